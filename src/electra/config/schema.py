@@ -1,0 +1,158 @@
+"""Every option, once. A field's docstring is its help text; its path is its TOML key and override key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    layers: int = 12
+    """Transformer layers of the discriminator."""
+    width: int = 256
+    """Hidden size of the discriminator."""
+    heads: int = 4
+    """Attention heads; must divide the width."""
+    ffn: int = 1024
+    """Inner size of the feed-forward blocks."""
+    embedding: int = 128
+    """Size of the token, position and type tables; projected to the width where they differ."""
+    vocab_size: int = 30522
+    """Entries of the token table; must equal the data's vocabulary."""
+    positions: int = 512
+    """Longest sequence that the position table can address."""
+    dropout: float = 0.1
+    """Dropout on embeddings and on the output of each block."""
+    attention_dropout: float = 0.1
+    """Dropout on the attention probabilities."""
+    init_std: float = 0.02
+    """Standard deviation of the truncated normal that starts every layer but the Glorot ones."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GeneratorConfig:
+    width: float = 0.25
+    """Generator hidden size as a fraction of `model.width`; its heads have 64 units, its blocks 4 x its width."""
+    depth: float = 1.0
+    """Generator layers as a fraction of `model.layers`."""
+    tying: Literal["embeddings"] = "embeddings"
+    """What generator and discriminator share: all embedding tables and their norm."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObjectiveConfig:
+    name: Literal["rtd", "mlm"] = "rtd"
+    """`rtd`: replaced token detection (ELECTRA). `mlm`: masked language modelling (BERT), no generator."""
+    mlm_weight: float = 1.0
+    """Weight of the masked language modelling loss."""
+    rtd_weight: float = 50.0
+    """Weight of the replaced token detection loss."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MaskingConfig:
+    rate: float = 0.15
+    """Share of a sequence's tokens chosen for prediction."""
+    policy: Literal["without_replacement", "official"] = "without_replacement"
+    """`official` draws positions with replacement, as the released code does."""
+    masked_share: float = 0.85
+    """Share of the chosen positions shown as [MASK]; the rest show the original token (rtd only; mlm uses 80/10/10)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    layout: Literal["paper", "packed"] = "paper"
+    """`paper`: two segments of whole sentences, padded. `packed`: documents end to end, no padding."""
+    length: int = 128
+    """Tokens in a sequence, special tokens included."""
+    single_segment: float = 0.1
+    """Share of paper-layout sequences with everything in segment A."""
+    short: float = 0.05
+    """Share of paper-layout sequences that aim at a random shorter length."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimConfig:
+    lr: float = 5e-4
+    """Peak learning rate (warm-up and decay multiply, so the peak reached is slightly lower)."""
+    warmup_steps: int = 10_000
+    """Steps over which the learning rate rises from 0."""
+    decay_steps: int = 0
+    """Step at which the learning rate reaches 0; 0 means the end of the run."""
+    beta1: float = 0.9
+    """Decay of the gradient average."""
+    beta2: float = 0.999
+    """Decay of the squared gradient average."""
+    eps: float = 1e-6
+    """Added to the root of the squared average."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay; biases and norms are exempt."""
+    clip: float = 1.0
+    """Largest global gradient norm."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    steps: int = 1_000_000
+    """Optimizer steps."""
+    batch_size: int = 128
+    """Sequences a step, over all processes."""
+    micro_batch: int = 0
+    """Sequences a forward pass; 0 means the whole batch at once."""
+    max_minutes: float = 0.0
+    """Time budget; 0 means none. Turned into a step count once, from measured speed, and stored."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Compute precision; auto: bf16 where the hardware multiplies it natively. Master weights are always fp32."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the step and capture it in one CUDA graph; auto: on a GPU."""
+    deterministic: bool = False
+    """Bitwise reproducible on a GPU too, at some cost in speed."""
+    log_every: int = 100
+    """Steps between log lines."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluateConfig:
+    every: int = 1000
+    """Steps between held-out evaluations; 0 means only at the end."""
+    sequences: int = 1024
+    """Held-out sequences to evaluate on (or all, where there are fewer)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointConfig:
+    every: int = 1000
+    """Steps between checkpoints; one is always written at the end."""
+    keep: int = 3
+    """Checkpoints kept; older ones are removed after a newer one is safe."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GuardConfig:
+    max_skipped: int = 50
+    """Non-finite steps since the last log line that stop the run as diverged."""
+    max_rise: float = 2.0
+    """The run has diverged when the smoothed loss exceeds its best by this factor."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """A whole pre-training run."""
+
+    preset: str = "small"
+    """The preset that the other values started from."""
+    seed: int = 0
+    """Seed of every random draw."""
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    generator: GeneratorConfig = field(default_factory=GeneratorConfig)
+    masking: MaskingConfig = field(default_factory=MaskingConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)

@@ -1,0 +1,58 @@
+"""One exception tree; each branch has the exit code that the command line returns."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ElectraError(Exception):
+    """A failure that a user can act on: one line, no traceback."""
+
+    exit_code = 1
+
+
+class ConfigError(ElectraError):
+    """An option, a combination of options or a command line that cannot work."""
+
+    exit_code = 2
+
+    def __init__(self, key: str, reason: str, *, fix: str = "") -> None:
+        self.key = key
+        super().__init__(f"{key}: {reason}" + (f" ({fix})" if fix else ""))
+
+
+class Diverged(ElectraError):
+    """Training stopped because the numbers no longer mean anything."""
+
+    exit_code = 3
+
+
+class DataError(ElectraError):
+    """Input text, a vocabulary, shards or a task file that cannot be used."""
+
+    exit_code = 4
+
+    def __init__(self, where: object, reason: str, *, fix: str = "") -> None:
+        super().__init__(f"{where}: {reason}" + (f" ({fix})" if fix else ""))
+
+
+class CheckpointError(ElectraError):
+    """A checkpoint or model folder that cannot be written or trusted."""
+
+    exit_code = 5
+
+    def __init__(self, where: object, reason: str, *, fix: str = "") -> None:
+        super().__init__(f"{where}: {reason}" + (f" ({fix})" if fix else ""))
+
+
+class Resumable(ElectraError):
+    """Work stopped on request after saving; the same command continues it."""
+
+    exit_code = 75
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'x'?` for the closest known name, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean '{close[0]}'?" if close else ""
