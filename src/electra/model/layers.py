@@ -1,0 +1,97 @@
+"""The blocks of a BERT-style post-norm transformer.
+
+Shapes: B sequences, L length, D width, N heads, H head size, E embedding size.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from electra.model.dropout import dropout, site_keys
+
+NORM_EPS = 1e-12  # as the released weights were trained; 1e-5 moves the logits
+
+
+class Norm(nn.Module):
+    """LayerNorm with fp32 weights and statistics, whatever the compute precision."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = self.weight.shape
+        if x.dtype == self.weight.dtype:
+            return F.layer_norm(x, shape, self.weight, self.bias, NORM_EPS)
+        return F.layer_norm(x.float(), shape, self.weight, self.bias, NORM_EPS).to(x.dtype)
+
+
+def attend(
+    q_BNLH: Tensor, k_BNLH: Tensor, v_BNLH: Tensor, bias_B11L: Tensor | None, rate: float, keys_B: Tensor | None
+) -> Tensor:
+    """Softmax attention over the keys that `bias` leaves visible."""
+    if keys_B is None or rate == 0.0:
+        return F.scaled_dot_product_attention(q_BNLH, k_BNLH, v_BNLH, attn_mask=bias_B11L)
+    scores_BNLL = (q_BNLH * q_BNLH.shape[-1] ** -0.5) @ k_BNLH.transpose(-1, -2)
+    if bias_B11L is not None:
+        scores_BNLL = scores_BNLL + bias_B11L
+    return dropout(scores_BNLL.softmax(-1), rate, keys_B) @ v_BNLH
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with one fused projection for queries, keys and values."""
+
+    def __init__(self, width: int, heads: int, rate: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.rate = rate
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x_BLD: Tensor, bias_B11L: Tensor | None, keys_B: Tensor | None) -> Tensor:
+        q, k, v = self.qkv(x_BLD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed_BNLH = attend(q, k, v, bias_B11L, self.rate, keys_B)
+        return self.out(mixed_BNLH.transpose(1, 2).flatten(2))
+
+
+class Layer(nn.Module):
+    """One post-norm block: attention, then feed-forward, each with dropout, residual and norm."""
+
+    SITES = 3
+
+    def __init__(self, width: int, heads: int, ffn: int, rate: float, attention_rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+        self.attention = Attention(width, heads, attention_rate)
+        self.attention_norm = Norm(width)
+        self.up = nn.Linear(width, ffn)
+        self.down = nn.Linear(ffn, width)
+        self.norm = Norm(width)
+
+    def forward(self, x_BLD: Tensor, bias_B11L: Tensor | None, keys_B: Tensor | None, site: int) -> Tensor:
+        mixed = self.attention(x_BLD, bias_B11L, site_keys(keys_B, site))
+        x_BLD = self.attention_norm(x_BLD + dropout(mixed, self.rate, site_keys(keys_B, site + 1)))
+        fed = self.down(F.gelu(self.up(x_BLD)))
+        return self.norm(x_BLD + dropout(fed, self.rate, site_keys(keys_B, site + 2)))
+
+
+class Embeddings(nn.Module):
+    """Token, position and segment tables, their norm and dropout; always fp32."""
+
+    def __init__(self, vocab: int, positions: int, width: int, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+        self.token = nn.Embedding(vocab, width)
+        self.position = nn.Embedding(positions, width)
+        self.segment = nn.Embedding(2, width)
+        self.norm = Norm(width)
+
+    def forward(self, ids_BL: Tensor, segments_BL: Tensor, keys_B: Tensor | None) -> Tensor:
+        length = ids_BL.shape[1]
+        table_2E = self.segment.weight
+        segment_BLE = torch.lerp(table_2E[0], table_2E[1], segments_BL[..., None].to(table_2E.dtype))
+        summed_BLE = self.token(ids_BL) + self.position.weight[:length] + segment_BLE
+        return dropout(self.norm(summed_BLE), self.rate, keys_B)

@@ -1,0 +1,62 @@
+"""Randomness by address: the same bits for the same address, on any device, in any order.
+
+A key is a 32-bit word held in an int32 (a number, a NumPy array or a torch tensor). `derive` makes one from names
+and numbers on the host, `fold` makes children of it, `bits` reads random words at indices. All of it is wrapping
+32-bit integer arithmetic that NumPy, eager torch and compiled kernels do alike, so one definition serves them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, TypeVar
+
+Words = TypeVar("Words")  # int32 numpy array or torch tensor
+
+_GOLDEN = 0x9E3779B9 - (1 << 32)
+_M1 = 0x7FEB352D
+_M2 = 0x846CA68B - (1 << 32)
+
+
+def derive(*address: int | str) -> int:
+    """A key for an address such as (seed, "order", epoch), as a signed 32-bit number."""
+    text = "/".join(f"{type(part).__name__[0]}{part}" for part in address)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "little", signed=True)
+
+
+def mix(x: Any) -> Any:
+    """Avalanche every bit of int32 words (the `lowbias32` permutation)."""
+    x = x ^ ((x >> 16) & 0xFFFF)
+    x = x * _M1
+    x = x ^ ((x >> 15) & 0x1FFFF)
+    x = x * _M2
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+def fold(key: Any, data: Any) -> Any:
+    """The child key of `key` at `data`; either may be an array of int32 words."""
+    if isinstance(data, int):
+        data = _mix_int(data * _GOLDEN)
+    else:
+        data = mix(data * _GOLDEN)
+    return mix(key ^ data) + _GOLDEN
+
+
+def bits(key: Any, mixed_index: Any) -> Any:
+    """Random int32 words at indices that went through `mix` once (an index table is worth keeping)."""
+    return mix(key ^ mixed_index)
+
+
+def uniform(words: Any) -> Any:
+    """Torch float32 numbers strictly inside (0, 1) from random words."""
+    return (((words >> 8) & 0xFFFFFF).float() + 0.5) * (1.0 / (1 << 24))
+
+
+def _mix_int(x: int) -> int:
+    """`mix` for a Python number, wrapped to signed 32 bits."""
+    x &= 0xFFFFFFFF
+    x ^= x >> 16
+    x = (x * _M1) & 0xFFFFFFFF
+    x ^= x >> 15
+    x = (x * (_M2 & 0xFFFFFFFF)) & 0xFFFFFFFF
+    x ^= x >> 16
+    return x - (1 << 32) if x >= 1 << 31 else x
