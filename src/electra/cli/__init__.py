@@ -1,0 +1,171 @@
+"""The command line: commands are imported when they are called, so that `--help` is instant."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from electra import __version__
+from electra.errors import ConfigError, ElectraError, Resumable, suggest
+
+COMMANDS = {
+    "demo": ("electra.cli.demo", "From text to a fine-tuned model and a report, in minutes."),
+    "prepare": ("electra.cli.prepare", "Raw text to a tokenizer and token shards."),
+    "pretrain": ("electra.cli.pretrain", "Train generator and discriminator; run it again to resume."),
+    "detect": ("electra.cli.detect", "Mark the tokens of a text that look replaced."),
+    "export": ("electra.cli.export", "A run's model as a folder that transformers loads."),
+    "import": ("electra.cli.import_", "A transformers ELECTRA folder as one of ours."),
+    "config": ("electra.cli.config", "Show or compare configurations; list every option."),
+    "flops": ("electra.cli.flops", "Parameters and FLOPs of a configuration."),
+    "doctor": ("electra.cli.doctor", "What this machine and this installation can do."),
+}
+"""Name to module and one-line help. A module's `command` is what runs."""
+
+DATA_EXIT = 4
+OUT_OF_MEMORY = "out of memory (lower train.micro_batch, train.batch_size or data.length)"
+
+
+def debugging() -> bool:
+    return os.environ.get("ELECTRA_DEBUG", "") not in ("", "0")
+
+
+def _turn_on_debugging(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        os.environ["ELECTRA_DEBUG"] = "1"
+
+
+def _debug_option(*, hidden: bool) -> click.Option:
+    return click.Option(
+        ["--debug"],
+        is_flag=True,
+        expose_value=False,
+        hidden=hidden,
+        is_eager=True,
+        callback=_turn_on_debugging,
+        help="Show the traceback of an error (also ELECTRA_DEBUG=1).",
+    )
+
+
+def _accept_debug(command: click.Command) -> None:
+    """Let `--debug` stand after the command too, where people type it."""
+    if not any(parameter.name == "debug" for parameter in command.params):
+        command.params.append(_debug_option(hidden=True))
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            _accept_debug(child)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when called, and whose errors are one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module_name = COMMANDS[cmd_name][0]
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name == module_name:
+                raise ConfigError(f"electra {cmd_name}", "this command is not in this installation") from error
+            raise
+        command: click.Command = module.command
+        _accept_debug(command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            hint = suggest(name, COMMANDS)
+            ctx.fail(f"no such command '{name}'" + (f"; {hint}" if hint else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> None:
+        super().invoke(ctx)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        try:
+            # Only `ctx.exit(code)` yields a number: `invoke` above drops what commands return.
+            code = super().main(args, prog_name or "electra", complete_var, standalone_mode=False, **extra)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _discard_stdout()
+            sys.exit(1)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except (Exception, KeyboardInterrupt) as error:
+            sys.exit(_report(error))
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _discard_stdout() -> None:
+    """The reader is gone: let the interpreter's last flush go nowhere instead of failing."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _report(error: BaseException) -> int:
+    """Say what went wrong in one line; the exit code to leave with. A bug keeps its traceback."""
+    known = _line_and_code(error)
+    if known is None:
+        raise error
+    if debugging():
+        traceback.print_exception(error, file=sys.stderr)
+    line, code = known
+    with contextlib.suppress(BrokenPipeError):
+        print(" ".join(line.split("\n")), file=sys.stderr, flush=True)
+    return code
+
+
+def _line_and_code(error: BaseException) -> tuple[str, int] | None:
+    if isinstance(error, click.ClickException):
+        hint = f" (see '{error.ctx.command_path} --help')" if isinstance(error, click.UsageError) and error.ctx else ""
+        return f"electra: error: {error.format_message()}{hint}", error.exit_code
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return "electra: stopped; the same command continues where it can", Resumable.exit_code
+    if isinstance(error, Resumable):
+        return f"electra: {error}", error.exit_code
+    if isinstance(error, ElectraError):
+        return f"electra: error: {error}", error.exit_code
+    if isinstance(error, ModuleNotFoundError):
+        return f"electra: error: the package '{error.name}' is missing (pip install {error.name})", 2
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return f"electra: error: {where}{error.strerror or error}", DATA_EXIT
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return f"electra: error: {OUT_OF_MEMORY}", ElectraError.exit_code
+    return None
+
+
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, params=[_debug_option(hidden=False)]
+)
+@click.version_option(__version__, prog_name="electra")
+def main() -> None:
+    """Pre-train text encoders as discriminators, from raw text to a model that transformers loads.
+
+    Start with `electra demo`. Settings are given as key=value; `electra config show --help-keys` lists them.
+    """
