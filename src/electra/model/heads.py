@@ -21,9 +21,9 @@ class MaskedHead(nn.Module):
         self.norm = Norm(embedding)
         self.bias = nn.Parameter(torch.zeros(vocab))
 
-    def forward(self, hidden_MD: Tensor, table_VE: Tensor) -> Tensor:
+    def forward(self, hidden_MD: Tensor, table_VE: Tensor, bias_V: Tensor) -> Tensor:
         x_ME = self.norm(F.gelu(self.dense(hidden_MD)))
-        return F.linear(x_ME, table_VE.to(x_ME.dtype), self.bias.to(x_ME.dtype))
+        return F.linear(x_ME, table_VE.to(x_ME.dtype), bias_V.to(x_ME.dtype))
 
 
 class DetectionHead(nn.Module):

@@ -1,0 +1,1 @@
+"""What a step optimises: one small module an objective, listed in `table`."""

@@ -1,0 +1,141 @@
+"""Batches in order, prepared ahead of the step in a thread."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from electra.batches.layout import Layout, Specials, Split, plan_epoch
+from electra.batches.order import Cursor, permutation, sample_keys
+from electra.config.schema import DataConfig
+from electra.errors import DataError
+
+if TYPE_CHECKING:
+    import torch
+
+EXTRA_COLUMNS = 3  # after the ids: length, length of segment A, sample key
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One epoch's sequences in the order in which they are used."""
+
+    number: int
+    layout: Layout
+    order: NDArray[np.int64]
+
+
+class Stream:
+    """The endless, addressed stream of training sequences."""
+
+    def __init__(self, split: Split, data: DataConfig, specials: Specials, *, seed: int) -> None:
+        self._split, self._data, self._specials, self._seed = split, data, specials, seed
+        self._epochs: dict[int, Epoch] = {}
+
+    def epoch(self, number: int) -> Epoch:
+        """The sequences of one epoch; the last two stay in memory."""
+        if number not in self._epochs:
+            layout = plan_epoch(self._split, self._data, self._specials, seed=self._seed, epoch=number)
+            if layout.count == 0:
+                raise DataError(
+                    "training data", "holds no whole sequence", fix="prepare more text or lower data.length"
+                )
+            order = permutation(layout.count, seed=self._seed, epoch=number)
+            self._epochs = {n: e for n, e in self._epochs.items() if n == number - 1}
+            self._epochs[number] = Epoch(number, layout, order)
+        return self._epochs[number]
+
+    def take(self, cursor: Cursor, count: int) -> tuple[NDArray[np.int32], Cursor]:
+        """The next `count` sequences as packed rows, and the place after them."""
+        parts: list[NDArray[np.int32]] = []
+        while count:
+            epoch = self.epoch(cursor.epoch)
+            here = epoch.order[cursor.offset : cursor.offset + count]
+            parts.append(pack(epoch.layout, here, sample_keys(here, seed=self._seed, epoch=epoch.number)))
+            count -= len(here)
+            end = cursor.offset + len(here)
+            cursor = Cursor(cursor.epoch + 1, 0) if end == epoch.layout.count else Cursor(cursor.epoch, end)
+        return np.concatenate(parts), cursor
+
+
+def pack(layout: Layout, samples: NDArray[np.int64], keys: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Rows of ids followed by length, length of segment A and key: one array, one copy to the device."""
+    rows = layout.rows(samples)
+    return np.concatenate((rows.ids, rows.lengths[:, None], rows.a_lengths[:, None], keys[:, None]), axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's rows on the device, and the place in the stream after them."""
+
+    rows: torch.Tensor
+    after: Cursor
+
+
+class Loader:
+    """An iterator of batches on a device; several at a time travel in one copy, made ahead in a thread."""
+
+    def __init__(
+        self, stream: Stream, cursor: Cursor, *, batch_size: int, device: torch.device, share: slice | None = None
+    ) -> None:
+        self._stream, self._cursor, self._batch_size, self._device = stream, cursor, batch_size, device
+        self._share = share or slice(0, batch_size)
+        self._group = 32 if device.type == "cuda" else 1
+        self._ready: queue.Queue[tuple[torch.Tensor, list[Cursor]] | BaseException] = queue.Queue(maxsize=2)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="electra-loader", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            item = self._ready.get()
+            if isinstance(item, BaseException):
+                raise item
+            rows, places = item
+            for number, after in enumerate(places):
+                yield Batch(rows[number], after)
+
+    def close(self) -> None:
+        """Stop the thread; what it had prepared is dropped."""
+        self._closed.set()
+        while self._thread.is_alive():
+            try:
+                self._ready.get_nowait()
+            except queue.Empty:
+                self._thread.join(0.05)
+
+    def _work(self) -> None:
+        try:
+            while not self._closed.is_set():
+                self._put(self._prepare())
+        except BaseException as error:  # handed to the consumer, who raises it
+            self._put(error)
+
+    def _prepare(self) -> tuple[torch.Tensor, list[Cursor]]:
+        import torch
+
+        blocks, places = [], []
+        for _ in range(self._group):
+            rows, self._cursor = self._stream.take(self._cursor, self._batch_size)
+            blocks.append(rows[self._share])
+            places.append(self._cursor)
+        host = torch.from_numpy(np.stack(blocks))
+        if self._device.type == "cuda":
+            host = host.pin_memory().to(self._device, non_blocking=True)
+            # The consumer's stream must not read before this thread's copy has arrived.
+            torch.cuda.current_stream(self._device).synchronize()
+        return host, places
+
+    def _put(self, item: tuple[torch.Tensor, list[Cursor]] | BaseException) -> None:
+        while not self._closed.is_set():
+            try:
+                self._ready.put(item, timeout=0.1)
+                return
+            except queue.Full:
+                continue

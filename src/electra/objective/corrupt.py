@@ -1,0 +1,80 @@
+"""Showing the reader less than the text, and putting samples in its place.
+
+Shapes: B sequences, L length, S prediction slots, M = B·S, V vocabulary (padded to whole blocks), K blocks.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from electra import rng
+from electra.batches.masking import REPLACE, Slots, put, show_draws
+from electra.batches.sequences import Sequences
+
+BLOCK = 128  # vocabulary entries that sampling sums up together
+
+
+def mask(batch: Sequences, slots: Slots, *, masked_share: float, mask_id: int) -> Tensor:
+    """Ids with [MASK] at a share of the slots and the original token at the rest (the generator's input)."""
+    hide_BS = slots.used_BS & (show_draws(slots, batch.keys_B) < masked_share)
+    return put(batch.ids_BL, slots.positions_BS, torch.full_like(slots.positions_BS, mask_id), hide_BS)
+
+
+def mask_bert(batch: Sequences, slots: Slots, *, mask_id: int, vocab: int) -> Tensor:
+    """Ids with 80 % of the slots [MASK], 10 % a random token and 10 % the original one."""
+    draw_BS = show_draws(slots, batch.keys_B)
+    # The part of the draw inside (0.8, 0.9) is itself uniform and picks the random token.
+    random_BS = ((draw_BS - 0.8) * 10 * vocab).long().clamp(0, vocab - 1)
+    value_BS = torch.where(draw_BS < 0.8, mask_id, random_BS)
+    return put(batch.ids_BL, slots.positions_BS, value_BS, slots.used_BS & (draw_BS < 0.9))
+
+
+def pad_vocabulary(table_VE: Tensor, bias_V: Tensor) -> tuple[Tensor, Tensor]:
+    """Table and bias filled up to whole blocks with entries that no softmax ever picks."""
+    missing = -table_VE.shape[0] % BLOCK
+    return F.pad(table_VE, (0, 0, 0, missing)), F.pad(bias_V, (0, missing), value=-1e4)
+
+
+def sample(logits_MV: Tensor, keys_M: Tensor) -> Tensor:
+    """One token id a row, drawn from softmax(logits): first a block by its total, then a token inside it."""
+    with torch.no_grad():
+        x_MKT = logits_MV.detach().float().unflatten(1, (-1, BLOCK))
+        top_M11 = x_MKT.amax((1, 2), keepdim=True)
+        draws_M2 = rng.uniform(
+            rng.bits(keys_M[:, None], rng.mix(torch.arange(2, dtype=torch.int32, device=keys_M.device)))
+        )
+        block_M = _pick((x_MKT - top_M11).exp().sum(2), draws_M2[:, :1])
+        inside_MT = x_MKT.gather(1, block_M[:, None, None].expand(-1, 1, BLOCK)).squeeze(1)
+        token_M = _pick((inside_MT - top_M11[:, 0]).exp(), draws_M2[:, 1:])
+        return block_M * BLOCK + token_M
+
+
+def _pick(weights_MK: Tensor, draw_M1: Tensor) -> Tensor:
+    """The index that a uniform draw falls on when the weights are laid end to end."""
+    ends_MK = weights_MK.cumsum(1)
+    below_MK = ends_MK <= draw_M1 * ends_MK[:, -1:]
+    # Rounding may put the draw at the very end: then the last index with any weight.
+    last_M = (weights_MK > 0).long().mul(torch.arange(weights_MK.shape[1], device=weights_MK.device)).amax(1)
+    return torch.minimum(below_MK.sum(1), last_M)
+
+
+def slot_keys(batch: Sequences, slots: Slots) -> Tensor:
+    """(M,) keys, one for each slot's replacement."""
+    number_S = torch.arange(slots.positions_BS.shape[1], dtype=torch.int32, device=batch.keys_B.device)
+    return rng.fold(rng.fold(batch.keys_B, REPLACE)[:, None], number_S[None, :]).flatten()
+
+
+def replace(batch: Sequences, slots: Slots, sampled_BS: Tensor, *, official: bool) -> Tensor:
+    """Ids with the samples at the slots. `official` averages the ids of a position drawn twice, as the released code."""
+    if not official:
+        return put(batch.ids_BL, slots.positions_BS, sampled_BS, slots.used_BS)
+    length = batch.ids_BL.shape[1]
+    shape = (batch.ids_BL.shape[0], length)
+    used = slots.used_BS.long()
+    total_BL = torch.zeros(shape, dtype=torch.long, device=used.device)
+    total_BL = total_BL.scatter_add(1, slots.positions_BS, sampled_BS * used)
+    count_BL = torch.zeros(shape, dtype=torch.long, device=used.device).scatter_add(1, slots.positions_BS, used)
+    mean_BL = torch.div(total_BL, count_BL.clamp(min=1), rounding_mode="floor")
+    return torch.where(count_BL > 0, mean_BL, batch.ids_BL.long()).to(batch.ids_BL.dtype)

@@ -1,0 +1,74 @@
+"""Masked language modelling with one full-size encoder (BERT, 80/10/10): the baseline.
+
+Shapes: B sequences, L length, S prediction slots, M = B·S, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from electra import rng
+from electra.batches.masking import Slots, choose
+from electra.batches.sequences import Sequences
+from electra.config.schema import MaskingConfig, ObjectiveConfig
+from electra.model.electra import DISCRIMINATOR_SITE, Bert
+from electra.objective.base import Evaluation, Outcome, gather_slots
+from electra.objective.corrupt import mask_bert, pad_vocabulary
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MaskedLanguageModelling:
+    """Loss = mlm_weight · MLM over the slots."""
+
+    weights: ObjectiveConfig
+    masking: MaskingConfig
+    special: tuple[int, ...]
+    mask_id: int
+    stats = ("mlm_sum", "slots", "mlm_right", "tokens")
+
+    def plan(self, batch: Sequences) -> Slots:
+        return choose(batch.ids_BL, batch.lengths_B, batch.keys_B, masking=self.masking, special=self.special)
+
+    def counts(self, batch: Sequences, slots: Slots) -> Tensor:
+        return slots.used_BS.sum().float()[None]
+
+    def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
+        logits_MV, gold_M, _ = self._predict(cast(Bert, model), batch, slots, dropout=True)
+        used_M = slots.used_BS.flatten()
+        mlm_sum = (F.cross_entropy(logits_MV.float(), gold_M, reduction="none") * used_M.float()).sum()
+        right = ((logits_MV.argmax(1) == gold_M) & used_M).sum()
+        sums = (mlm_sum.detach(), used_M.sum(), right, batch.lengths_B.sum())
+        return Outcome(self.weights.mlm_weight * mlm_sum / counts[0], torch.stack([value.float() for value in sums]))
+
+    def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
+        slots = self.plan(batch)
+        logits_MV, gold_M, shown_BL = self._predict(cast(Bert, model), batch, slots, dropout=False)
+        shape = slots.used_BS.shape
+        return Evaluation(
+            used_BS=slots.used_BS,
+            nll_BS=F.cross_entropy(logits_MV.float(), gold_M, reduction="none").view(shape),
+            right_BS=(logits_MV.argmax(1) == gold_M).view(shape),
+            original_BL=batch.ids_BL,
+            shown_BL=shown_BL,
+        )
+
+    def means(self, sums: dict[str, float]) -> dict[str, float]:
+        slots = max(1.0, sums["slots"])
+        mlm = sums["mlm_sum"] / slots
+        return {"loss": self.weights.mlm_weight * mlm, "mlm_loss": mlm, "mlm_accuracy": sums["mlm_right"] / slots}
+
+    def _predict(self, model: Bert, batch: Sequences, slots: Slots, *, dropout: bool) -> tuple[Tensor, Tensor, Tensor]:
+        vocab = model.embeddings.token.num_embeddings
+        shown_BL = mask_bert(batch, slots, mask_id=self.mask_id, vocab=vocab)
+        keys_B = rng.fold(batch.keys_B, DISCRIMINATOR_SITE) if dropout else None
+        x_BLE = model.embeddings(shown_BL, batch.segments_BL, keys_B)
+        hidden_BLD = model.encoder(x_BLE, batch.lengths_B, keys_B)
+        table_VE, bias_V = pad_vocabulary(model.embeddings.token.weight, model.head.bias)
+        logits_MV = model.head(gather_slots(hidden_BLD, slots.positions_BS), table_VE, bias_V)
+        gold_M = batch.ids_BL.gather(1, slots.positions_BS).flatten().long()
+        return logits_MV, gold_M, shown_BL

@@ -1,0 +1,21 @@
+"""The table of objectives: a config value in, the objective out."""
+
+from __future__ import annotations
+
+from electra.batches.layout import Specials
+from electra.config.schema import Config
+from electra.objective.base import Objective
+from electra.objective.mlm import MaskedLanguageModelling
+from electra.objective.rtd import ReplacedTokenDetection
+
+OBJECTIVES = {"rtd": ReplacedTokenDetection, "mlm": MaskedLanguageModelling}
+
+
+def build_objective(config: Config, specials: Specials) -> Objective:
+    """The configured objective over a vocabulary with these special tokens."""
+    return OBJECTIVES[config.objective.name](
+        weights=config.objective,
+        masking=config.masking,
+        special=(specials.cls, specials.sep, specials.mask),
+        mask_id=specials.mask,
+    )
