@@ -74,6 +74,8 @@ def test_version_and_no_arguments() -> None:
         (("--verson",), "Did you mean '--version'?"),
         (("config", "shwo"), "did you mean 'show'?"),
         (("config", "show", "--presett", "tiny"), "--preset"),
+        (("config", "show", "--train.steps=5"), "write train.steps=VALUE"),
+        (("config", "show", "train.step=5"), "did you mean 'train.steps'?"),
         (("doctor", "--jso"), "--json"),
     ],
 )

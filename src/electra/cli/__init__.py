@@ -141,6 +141,9 @@ def _report(error: BaseException) -> int:
 
 
 def _line_and_code(error: BaseException) -> tuple[str, int] | None:
+    if isinstance(error, click.NoSuchOption) and "." in error.option_name:
+        name = error.option_name.lstrip("-")
+        return f"electra: error: {error.option_name}: settings have no dashes (write {name}=VALUE)", error.exit_code
     if isinstance(error, click.ClickException):
         hint = f" (see '{error.ctx.command_path} --help')" if isinstance(error, click.UsageError) and error.ctx else ""
         return f"electra: error: {error.format_message()}{hint}", error.exit_code

@@ -1,0 +1,70 @@
+"""`electra config`: what a run would use, every key that exists, and how two configurations differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+OVERRIDES = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+PRESET = click.option(
+    "--preset", metavar="NAME", help="Start from this preset (default: small); `electra config presets` lists them."
+)
+FILE = click.option("--config", "file", type=click.Path(path_type=Path), metavar="FILE", help="TOML with changed keys.")
+
+
+@click.group("config")
+def command() -> None:
+    """Show or compare configurations; list every option."""
+
+
+@command.command()
+@PRESET
+@FILE
+@click.option("--help-keys", is_flag=True, help="List every key with its type, default and meaning.")
+@OVERRIDES
+def show(preset: str | None, file: Path | None, help_keys: bool, overrides: tuple[str, ...]) -> None:
+    """The whole configuration as TOML, ready for --config."""
+    from electra.config.load import load, to_toml
+
+    config = load(preset, file=file, overrides=overrides)
+    click.echo(_keys(config) if help_keys else to_toml(config), nl=False)
+
+
+@command.command()
+def presets() -> None:
+    """The presets, with what each is for."""
+    from electra.config.load import preset_names, preset_title
+
+    names = preset_names()
+    for name in names:
+        click.echo(f"{name:<{max(map(len, names))}}  {preset_title(name)}")
+
+
+@command.command()
+@click.argument("a")
+@click.argument("b")
+def diff(a: str, b: str) -> None:
+    """What differs between two presets, TOML files or run folders."""
+    from electra.config.keys import toml_value
+    from electra.config.load import diff as differences
+    from electra.config.load import load_any
+
+    rows = [(key, toml_value(left), toml_value(right)) for key, left, right in differences(load_any(a), load_any(b))]
+    if not rows:
+        click.echo("no difference")
+        return
+    rows.insert(0, ("", a, b))
+    wide, middle = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
+    for key, left, right in rows:
+        click.echo(f"{key:<{wide}}  {left:<{middle}}  {right}")
+
+
+def _keys(config: object) -> str:
+    from electra.config.keys import describe, flatten, toml_value
+
+    values = flatten(config)
+    blocks = [
+        f"{option.key} = {toml_value(values[option.key])}  ({option.type})\n    {option.help}" for option in describe()
+    ]
+    return "\n".join(blocks) + "\n"

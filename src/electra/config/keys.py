@@ -1,0 +1,199 @@
+"""Every key of the schema: its type, its help, the values it takes, and what a wrong one was meant to be."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+from electra.config import schema
+from electra.config.schema import Config
+from electra.errors import ConfigError, suggest
+
+ALIASES = {
+    "learning_rate": "optim.lr",
+    "num_warmup_steps": "optim.warmup_steps",
+    "warmup": "optim.warmup_steps",
+    "num_train_steps": "train.steps",
+    "max_steps": "train.steps",
+    "batch": "train.batch_size",
+    "train_batch_size": "train.batch_size",
+    "max_seq_length": "data.length",
+    "max_length": "data.length",
+    "mask_prob": "masking.rate",
+    "disc_weight": "objective.rtd_weight",
+    "gen_weight": "objective.mlm_weight",
+    "generator_hidden_size": "generator.width",
+    "generator_layers": "generator.depth",
+    "hidden_size": "model.width",
+    "num_hidden_layers": "model.layers",
+    "num_attention_heads": "model.heads",
+    "intermediate_size": "model.ffn",
+    "embedding_size": "model.embedding",
+    "max_position_embeddings": "model.positions",
+}
+"""What other implementations call our keys: only ever suggested, never accepted."""
+
+LARGEST_NUMBER = 2**63 - 1
+
+
+class Option(NamedTuple):
+    """What `electra config show --help-keys` prints about a key."""
+
+    key: str
+    type: str
+    default: Any
+    help: str
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted key to value, in the order of the schema."""
+    flat: dict[str, Any] = {}
+    for item in fields(config):
+        value = getattr(config, item.name)
+        flat |= flatten(value, f"{prefix}{item.name}.") if is_dataclass(value) else {prefix + item.name: value}
+    return flat
+
+
+@cache
+def key_types() -> dict[str, Any]:
+    """Dotted key to annotated type, in the order of the schema."""
+    return dict(_walk_types(Config, ""))
+
+
+def describe() -> list[Option]:
+    """Every key with its type, its default and its help text, in the order of the schema."""
+    help_texts = _docstrings()
+    defaults = flatten(Config())
+    return [Option(key, type_name(kind), defaults[key], help_texts[key]) for key, kind in key_types().items()]
+
+
+def type_name(kind: Any) -> str:
+    """`int`, or the choices of a Literal: `auto|cpu|cuda`."""
+    return "|".join(get_args(kind)) if get_origin(kind) is Literal else str(kind.__name__)
+
+
+def require_known(key: str) -> None:
+    if key in key_types():
+        return
+    if is_section(key):
+        example = next(known for known in key_types() if known.startswith(f"{key}."))
+        raise ConfigError(key, "is a section, not a value", fix=f"set one of its keys, such as {example}")
+    raise ConfigError(key, "no such key", fix=hint_for(key) or "electra config show --help-keys lists them")
+
+
+def is_section(key: str) -> bool:
+    return any(known.startswith(f"{key}.") for known in key_types())
+
+
+def hint_for(key: str) -> str:
+    """`did you mean 'x'?` for an unknown key, or an empty string."""
+    leaf = key.rpartition(".")[2]
+    if leaf in ALIASES:
+        return f"did you mean '{ALIASES[leaf]}'?"
+    same = [known for known in key_types() if known.rpartition(".")[2] == leaf]
+    if same:
+        return "did you mean " + " or ".join(f"'{known}'" for known in same) + "?"
+    by_leaf = {known.rpartition(".")[2]: known for known in key_types()}
+    sections = {known.partition(".")[0] for known in key_types()}
+    close = suggest(key, [*key_types(), *sections]) or suggest(leaf, by_leaf)
+    return re.sub(r"'(.*)'", lambda m: f"'{by_leaf.get(m[1], m[1])}'", close)
+
+
+def checked(value: Any, key: str) -> Any:
+    """A TOML value, refused where it is not of the key's type."""
+    kind = key_types()[key]
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind) or not isinstance(value, str):
+            raise _not_a_choice(value, key)
+        return value
+    if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+        raise ConfigError(key, "this number is too large", fix=_EXAMPLE.get(kind, ""))
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if isinstance(value, bool) is not (kind is bool) or not isinstance(value, kind):
+        raise ConfigError(key, f"{_shown(value)} is not {_NOUN[kind]}", fix=_EXAMPLE[kind])
+    if kind is float and not math.isfinite(value):
+        raise ConfigError(key, f"{value} is not a finite number")
+    return value
+
+
+def parse(raw: str, key: str) -> Any:
+    """The text of an override as a value of the key's type."""
+    kind = key_types()[key]
+    if get_origin(kind) is Literal or kind is str:
+        return checked(raw, key)
+    if kind is bool and raw in ("true", "false"):
+        return raw == "true"
+    readable = len(raw) <= 100
+    if kind is int and readable and re.fullmatch(r"[+-]?\d+(_\d+)*", raw):
+        return checked(int(raw), key)
+    if kind is float and readable and re.fullmatch(r"[+-]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][+-]?\d+)?", raw):
+        return checked(float(raw), key)
+    raise ConfigError(key, f"{_shown(raw)} is not {_NOUN[kind]}", fix=_EXAMPLE[kind])
+
+
+_NOUN = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_EXAMPLE = {
+    int: "write digits only, such as 2000 or 1_000_000",
+    float: "such as 0.15 or 5e-4",
+    bool: "write true or false",
+    str: 'such as "small"',
+}
+
+
+def _not_a_choice(value: Any, key: str) -> ConfigError:
+    choices = get_args(key_types()[key])
+    hint = suggest(value, choices) if isinstance(value, str) else ""
+    listed = f"one of: {', '.join(choices)}"
+    return ConfigError(key, f"{_shown(value)} is not possible", fix=f"{listed}; {hint}" if hint else listed)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return "a table" if isinstance(value, dict) else "a list"
+    text = toml_value(value) if isinstance(value, bool | int | float | str) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def toml_value(value: Any) -> str:
+    if isinstance(value, bool | str):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)
+
+
+def _walk_types(cls: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, kind in get_type_hints(cls).items():
+        if is_dataclass(kind):
+            yield from _walk_types(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name, kind
+
+
+def _docstrings() -> dict[str, str]:
+    """The text under each field of the schema's classes, by dotted key."""
+    classes = {node.name: node for node in ast.parse(inspect.getsource(schema)).body if isinstance(node, ast.ClassDef)}
+
+    def walk(cls: Any, prefix: str) -> Iterator[tuple[str, str]]:
+        body = classes[cls.__name__].body
+        texts = {
+            field.target.id: " ".join(after.value.value.split())
+            for field, after in zip(body, body[1:], strict=False)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            if isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+            and isinstance(after.value.value, str)
+        }
+        for name, kind in get_type_hints(cls).items():
+            if is_dataclass(kind):
+                yield from walk(kind, f"{prefix}{name}.")
+            else:
+                yield prefix + name, texts.get(name, "")
+
+    return dict(walk(Config, ""))

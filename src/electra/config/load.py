@@ -1,0 +1,158 @@
+"""Presets, TOML files and `key=value` overrides become a Config, strictly: nothing unknown, nothing guessed."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import is_dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from electra.config.keys import checked, flatten, is_section, parse, require_known, toml_value
+from electra.config.schema import Config
+from electra.config.validate import validate
+from electra.errors import ConfigError, suggest
+
+DEFAULT_PRESET = "small"
+SIZES = ("tiny", "small", "base", "large")
+
+
+def load(preset: str | None = None, *, file: Path | None = None, overrides: Iterable[str] = ()) -> Config:
+    """The Config of a preset, changed by a TOML file, changed by `key=value` overrides; checked as a whole."""
+    layers = [("the file", read_toml(file))] if file is not None else []
+    layers.append(("an override", parse_overrides(overrides)))
+    chosen = preset
+    for source, flat in layers:
+        named = flat.pop("preset", chosen)
+        if chosen is not None and named != chosen:
+            raise ConfigError("preset", f"{source} says {named!r}, not {chosen!r}", fix="name one preset only")
+        chosen = named
+    values = _preset_values(chosen or DEFAULT_PRESET)
+    for _, flat in layers:
+        values.update(flat)
+    config: Config = _build(Config, values, "")
+    validate(config)
+    return config
+
+
+def preset(name: str) -> Config:
+    """The Config that a preset stands for."""
+    return load(preset=name)
+
+
+def preset_names() -> list[str]:
+    """The presets that come with the package, smaller first, ELECTRA before BERT."""
+    names = [entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml")]
+    return sorted(names, key=lambda name: (name.startswith("bert"), [size not in name for size in SIZES], name))
+
+
+def preset_title(name: str) -> str:
+    """What a preset is for: the comment on its first line."""
+    return _preset_text(name).splitlines()[0].removeprefix("# ")
+
+
+def load_any(name: str) -> Config:
+    """The Config of a preset name, a TOML file or a run folder."""
+    path = Path(name)
+    if name in preset_names():
+        return preset(name)
+    if path.is_dir():
+        if not (path / "config.toml").is_file():
+            raise ConfigError(name, "this folder has no config.toml", fix="give a run folder")
+        return load(file=path / "config.toml")
+    if path.is_file():
+        return load(file=path)
+    hint = suggest(name, preset_names()) or f"presets: {', '.join(preset_names())}"
+    raise ConfigError(name, "no such preset, TOML file or run folder", fix=hint)
+
+
+def to_toml(config: Config) -> str:
+    """The whole Config as TOML that `load` reads back to an equal one."""
+    lines: list[str] = []
+    section = ""
+    for key, value in flatten(config).items():
+        head, _, leaf = key.rpartition(".")
+        if head != section:
+            lines += ["", f"[{head}]"]
+            section = head
+        lines.append(f"{leaf} = {toml_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def diff(a: Config, b: Config) -> list[tuple[str, Any, Any]]:
+    """Every key whose value differs, with both values."""
+    left, right = flatten(a), flatten(b)
+    return [(key, left[key], right[key]) for key in left if left[key] != right[key]]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The dotted keys of a TOML file, each known and of its type."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(str(path), error.strerror or "cannot be read", fix="give a TOML file") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(path), "is not UTF-8 text", fix="give a TOML file") from error
+    return _read_text(text, str(path))
+
+
+def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
+    """`key=value` texts as dotted keys with typed values; a key given twice is refused."""
+    flat: dict[str, Any] = {}
+    for text in overrides:
+        key, equals, raw = text.partition("=")
+        key = key.strip()
+        if not equals:
+            raise ConfigError(text, "is not key=value", fix="for example train.steps=2000")
+        require_known(key)
+        if key in flat:
+            raise ConfigError(key, "is given twice", fix="give it once")
+        flat[key] = parse(raw.strip(), key)
+    return flat
+
+
+def _read_text(text: str, source: str) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a ValueError also for a number with thousands of digits
+        raise ConfigError(source, f"is not valid TOML: {error}") from error
+    return {key: checked(value, key) for key, value in _leaves(document, "")}
+
+
+def _leaves(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        key = prefix + name
+        if is_section(key) and isinstance(value, dict):
+            yield from _leaves(value, f"{key}.")
+        else:
+            require_known(key)
+            yield key, value
+
+
+def _build(cls: Any, flat: dict[str, Any], prefix: str) -> Any:
+    given: dict[str, Any] = {}
+    for name, kind in get_type_hints(cls).items():
+        key = prefix + name
+        if is_dataclass(kind):
+            given[name] = _build(kind, flat, f"{key}.")
+        elif key in flat:
+            given[name] = flat[key]
+    return cls(**given)
+
+
+def _folder() -> Any:
+    return resources.files("electra.config") / "presets"
+
+
+def _preset_values(name: str) -> dict[str, Any]:
+    return {**_read_text(_preset_text(name), f"preset {name}"), "preset": name}
+
+
+def _preset_text(name: str) -> str:
+    if name not in preset_names():
+        hint = suggest(name, preset_names())
+        listed = f"one of: {', '.join(preset_names())}"
+        raise ConfigError("preset", f"{name!r} does not exist", fix=f"{listed}; {hint}" if hint else listed)
+    text: str = (_folder() / f"{name}.toml").read_text(encoding="utf-8")
+    return text

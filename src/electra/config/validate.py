@@ -1,0 +1,142 @@
+"""Values that no run can have, and combinations that cannot work, named before anything starts."""
+
+from __future__ import annotations
+
+from electra.config.schema import Config
+from electra.errors import ConfigError
+
+SPECIAL_TOKENS = 5
+HEAD_UNITS = 64
+
+_AT_LEAST = {
+    "seed": 0,
+    "model.layers": 1,
+    "model.width": 1,
+    "model.heads": 1,
+    "model.ffn": 1,
+    "model.embedding": 1,
+    "model.vocab_size": SPECIAL_TOKENS + 1,
+    "model.positions": 8,
+    "objective.mlm_weight": 0,
+    "objective.rtd_weight": 0,
+    "data.length": 8,
+    "optim.warmup_steps": 0,
+    "optim.decay_steps": 0,
+    "optim.weight_decay": 0,
+    "train.steps": 1,
+    "train.batch_size": 1,
+    "train.micro_batch": 0,
+    "train.max_minutes": 0,
+    "train.log_every": 1,
+    "evaluate.every": 0,
+    "evaluate.sequences": 1,
+    "checkpoint.every": 1,
+    "checkpoint.keep": 1,
+    "guard.max_skipped": 1,
+}
+_ABOVE = {"model.init_std": 0, "optim.lr": 0, "optim.eps": 0, "optim.clip": 0, "guard.max_rise": 1}
+_SHARES = {  # low end included?, high end included?
+    "model.dropout": (True, False),
+    "model.attention_dropout": (True, False),
+    "generator.width": (False, True),
+    "generator.depth": (False, True),
+    "masking.rate": (False, True),
+    "masking.masked_share": (True, True),
+    "data.single_segment": (True, True),
+    "data.short": (True, True),
+    "optim.beta1": (True, False),
+    "optim.beta2": (True, False),
+}
+_LARGEST_SEED = 2**63 - 1
+
+
+def validate(config: Config) -> None:
+    """Raise ConfigError for the first impossible value or combination, with the key, the reason and a fix."""
+    _ranges(config)
+    _shapes(config)
+    _lengths(config)
+    _schedule(config)
+    _objective(config)
+    _batches(config)
+
+
+def _value(config: Config, key: str) -> float:
+    value: object = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    assert isinstance(value, int | float)
+    return value
+
+
+def _ranges(config: Config) -> None:
+    for key, least in _AT_LEAST.items():
+        value = _value(config, key)
+        if value < least:
+            raise ConfigError(key, f"{value} is too small", fix=f"at least {least}")
+    for key, bound in _ABOVE.items():
+        value = _value(config, key)
+        if value <= bound:
+            raise ConfigError(key, f"{value} is too small", fix=f"more than {bound}")
+    for key, (low, high) in _SHARES.items():
+        value = _value(config, key)
+        if not (0 <= value <= 1) or (value == 0 and not low) or (value == 1 and not high):
+            interval = f"{'from' if low else 'above'} 0 {'up to' if high else 'and below'} 1"
+            raise ConfigError(key, f"{value} is not a share", fix=interval)
+    if config.seed > _LARGEST_SEED:
+        raise ConfigError("seed", f"{config.seed} is too large", fix=f"at most {_LARGEST_SEED}")
+
+
+def _shapes(config: Config) -> None:
+    model = config.model
+    if model.width % model.heads:
+        fix = f"{model.width // HEAD_UNITS} heads have {HEAD_UNITS} units each" if model.width % HEAD_UNITS == 0 else ""
+        raise ConfigError("model.heads", f"{model.heads} does not divide model.width {model.width}", fix=fix)
+    if config.objective.name != "rtd":
+        return
+    width = round(model.width * config.generator.width)
+    heads = max(1, width // HEAD_UNITS)
+    if width < 1:
+        raise ConfigError("generator.width", f"{config.generator.width} of model.width {model.width} leaves no unit")
+    if width % heads:
+        whole = max(1, round(width / HEAD_UNITS)) * HEAD_UNITS / model.width
+        reason = f"gives a width of {width}, which {heads} heads of about {HEAD_UNITS} units do not divide"
+        raise ConfigError("generator.width", f"{config.generator.width} {reason}", fix=f"try {min(1.0, whole):g}")
+
+
+def _lengths(config: Config) -> None:
+    length, rate = config.data.length, config.masking.rate
+    if length > config.model.positions:
+        reason = f"{length} is longer than model.positions {config.model.positions}"
+        raise ConfigError("data.length", reason, fix="shorten it or raise model.positions")
+    if int((rate + 0.005) * length) < 1:
+        raise ConfigError("masking.rate", f"{rate} of {length} tokens is none", fix=f"at least {1 / length:.3g}")
+
+
+def _schedule(config: Config) -> None:
+    optim, steps = config.optim, config.train.steps
+    if 0 < optim.decay_steps < steps and not config.train.max_minutes:
+        reason = f"the learning rate would be 0 from step {optim.decay_steps} to train.steps {steps}"
+        raise ConfigError("optim.decay_steps", reason, fix="0 means the end of the run")
+    if 0 < optim.decay_steps <= optim.warmup_steps:
+        reason = f"{optim.decay_steps} is not after optim.warmup_steps {optim.warmup_steps}"
+        raise ConfigError("optim.decay_steps", reason, fix="0 means the end of the run")
+    if not optim.decay_steps and optim.warmup_steps >= steps:
+        reason = f"{optim.warmup_steps} steps of warm-up do not fit into train.steps {steps}"
+        fix = f"optim.warmup_steps={steps // 10}, or optim.decay_steps to stop a longer schedule early"
+        raise ConfigError("optim.warmup_steps", reason, fix=fix)
+
+
+def _objective(config: Config) -> None:
+    objective = config.objective
+    if objective.name == "mlm" and objective.mlm_weight == 0:
+        raise ConfigError("objective.mlm_weight", "0 leaves nothing to learn", fix="1 is the usual weight")
+    if objective.name == "rtd" and objective.mlm_weight == objective.rtd_weight == 0:
+        raise ConfigError("objective.rtd_weight", "both weights are 0: nothing to learn", fix="50 is the usual weight")
+
+
+def _batches(config: Config) -> None:
+    batch, micro = config.train.batch_size, config.train.micro_batch
+    if micro and batch % micro:
+        largest = max(size for size in range(1, min(micro, batch) + 1) if batch % size == 0)
+        reason = f"{micro} does not divide train.batch_size {batch}"
+        raise ConfigError("train.micro_batch", reason, fix=f"try {largest}")
