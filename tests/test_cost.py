@@ -117,7 +117,7 @@ def test_real_flops_are_torchs(config: Config) -> None:
 
     def masked_logits(hidden: torch.Tensor, head: torch.nn.Module) -> torch.Tensor:
         picked = hidden[:, :slots].reshape(batch * slots, -1)
-        return head(picked, network.embeddings.token.weight)  # type: ignore[no-any-return]
+        return head(picked, network.embeddings.token.weight, head.bias)  # type: ignore[no-any-return]
 
     with FlopCounterMode(display=False) as forward:
         x = network.embeddings(ids, torch.zeros_like(ids), keys)

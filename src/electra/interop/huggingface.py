@@ -1,0 +1,105 @@
+"""Folders that transformers reads and writes: config.json, model.safetensors, tokenizer files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from electra import fsio
+from electra.errors import CheckpointError
+from electra.interop import names, settings
+from electra.interop.names import OUTPUT_TABLE, TOKEN_TABLE, Tensors
+from electra.interop.network import Weights, checked
+from electra.model.encoder import discriminator_shape
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+
+def is_folder(path: Path) -> bool:
+    """Whether transformers could have written this folder."""
+    return (path / CONFIG).is_file()
+
+
+def read_folder(path: Path) -> Weights:
+    """The network in a transformers ELECTRA folder; where it has no pre-training head, `head` is None."""
+    config, length = settings.from_transformers(_read_json(path / CONFIG), path / CONFIG)
+    theirs = _with_prefix(_read_tensors(path))
+    head = names.head_in(theirs)
+    table = names.translation(discriminator_shape(config), head)
+    used = {name for group in table.values() for name in group}
+    missing = sorted(used - theirs.keys())
+    if missing:
+        raise CheckpointError(path, f"lacks {len(missing)} tensors, the first is {missing[0]}")
+    if head == "masked" and OUTPUT_TABLE in theirs and not torch.equal(theirs[OUTPUT_TABLE], theirs[TOKEN_TABLE]):
+        raise CheckpointError(path, f"{OUTPUT_TABLE} differs from the token table, and only tied tables are supported")
+    unused = {name for name in theirs.keys() - used - {OUTPUT_TABLE} if not name.endswith("position_ids")}
+    tensors = names.from_transformers(theirs, table)
+    return checked(
+        Weights(config=config, head=head, length=length, tensors=tensors, unused=tuple(sorted(unused))), path
+    )
+
+
+def write_weights(folder: Path, weights: Weights, *, pad_id: int) -> None:
+    """Put config.json and model.safetensors into `folder`."""
+    from safetensors.torch import save_file
+
+    table = names.translation(discriminator_shape(weights.config), weights.head)
+    values = settings.to_transformers(weights.config, head=weights.head, pad_id=pad_id, length=weights.length)
+    (folder / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    save_file(names.to_transformers(weights.tensors, table), folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def _with_prefix(theirs: Tensors) -> Tensors:
+    """A bare ElectraModel's names, made those of the classes that contain one."""
+    if any(name.startswith("electra.") for name in theirs):
+        return theirs
+    return {f"electra.{name}": tensor for name, tensor in theirs.items()}
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return fsio.read_json(path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(path, f"cannot be read as JSON: {error}") from error
+
+
+def _read_tensors(path: Path) -> Tensors:
+    if (path / WEIGHTS).is_file():
+        return read_safetensors(path / WEIGHTS)
+    if (path / INDEX).is_file():
+        return _read_pieces(path)
+    pickles = sorted(file.name for file in path.iterdir() if file.suffix in _PICKLES)
+    if pickles:
+        reason = f"{pickles[0]} is a pickle, which can run code when read, so it is never read here"
+        fix = f"convert it: load the folder with transformers, then save_pretrained(DIR), which writes {WEIGHTS}"
+        raise CheckpointError(path, reason, fix=fix)
+    raise CheckpointError(path, f"has no {WEIGHTS}", fix="give a folder that save_pretrained wrote")
+
+
+def _read_pieces(path: Path) -> Tensors:
+    """Weights that transformers cut into several files."""
+    index = _read_json(path / INDEX)
+    places = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(places, dict):
+        raise CheckpointError(path / INDEX, "has no weight_map")
+    tensors: Tensors = {}
+    for name in sorted({str(place) for place in places.values()}):
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise CheckpointError(path / INDEX, f"names {name!r}, which is not a safetensors file of this folder")
+        tensors |= read_safetensors(path / name)
+    return tensors
+
+
+def read_safetensors(path: Path) -> Tensors:
+    """All tensors of a file, on the CPU."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(path, f"cannot be read: {' '.join(str(error).split())}", fix="copy it again") from error

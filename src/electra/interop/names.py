@@ -1,0 +1,126 @@
+"""Weight names: of a run (`discriminator.layers.0...`), of one network (`encoder.layers.0...`), of transformers' ELECTRA.
+
+A network's names start with `embeddings.`, `encoder.` or `head.`; the other two are translations of these. Nothing is
+computed on the way: tensors are renamed, split and joined, so a way there and back gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from electra.model.encoder import Shape
+
+Part = Literal["discriminator", "generator"]
+Head = Literal["detection", "masked"]
+Tensors = dict[str, Tensor]
+Table = dict[str, tuple[str, ...]]
+
+_EMBEDDINGS = {
+    "embeddings.token.weight": "electra.embeddings.word_embeddings.weight",
+    "embeddings.position.weight": "electra.embeddings.position_embeddings.weight",
+    "embeddings.segment.weight": "electra.embeddings.token_type_embeddings.weight",
+    "embeddings.norm": "electra.embeddings.LayerNorm",
+}
+_LAYER = {
+    "attention.out": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "up": "intermediate.dense",
+    "down": "output.dense",
+    "norm": "output.LayerNorm",
+}
+_HEADS = {
+    "detection": {
+        "head.dense": "discriminator_predictions.dense",
+        "head.score": "discriminator_predictions.dense_prediction",
+    },
+    "masked": {
+        "head.dense": "generator_predictions.dense",
+        "head.norm": "generator_predictions.LayerNorm",
+        "head.bias": "generator_lm_head.bias",
+    },
+}
+TOKEN_TABLE = "electra.embeddings.word_embeddings.weight"
+OUTPUT_TABLE = "generator_lm_head.weight"
+"""A copy of the token table that some files carry: ours are tied, so it must be equal."""
+
+
+def translation(shape: Shape, head: Head | None) -> Table:
+    """Each weight name of a network and what transformers calls it: one name, or three that are joined."""
+    names = dict(_EMBEDDINGS)
+    if shape.embedding != shape.width:
+        names["encoder.project"] = "electra.embeddings_project"
+    table: Table = {}
+    for number in range(shape.layers):
+        ours, theirs = f"encoder.layers.{number}", f"electra.encoder.layer.{number}"
+        for kind in ("weight", "bias"):
+            table[f"{ours}.attention.qkv.{kind}"] = tuple(
+                f"{theirs}.attention.self.{which}.{kind}" for which in ("query", "key", "value")
+            )
+        names |= {f"{ours}.{our}": f"{theirs}.{their}" for our, their in _LAYER.items()}
+    names |= _HEADS[head] if head else {}
+    for our, their in names.items():
+        kinds = ("",) if their.endswith((".weight", ".bias")) else (".weight", ".bias")
+        table |= {our + kind: (their + kind,) for kind in kinds}
+    return table
+
+
+def head_in(theirs: Iterable[str]) -> Head | None:
+    """Which of the pre-training heads a transformers state dict has."""
+    prefixes = {name.split(".")[0] for name in theirs}
+    if "discriminator_predictions" in prefixes:
+        return "detection"
+    return "masked" if "generator_predictions" in prefixes else None
+
+
+def to_transformers(network: Mapping[str, Tensor], table: Table) -> Tensors:
+    """One network's tensors under transformers' names, each in memory of its own."""
+    return {
+        name: piece.clone(memory_format=torch.contiguous_format)
+        for our, names in table.items()
+        for name, piece in zip(names, network[our].chunk(len(names)), strict=True)
+    }
+
+
+def from_transformers(theirs: Mapping[str, Tensor], table: Table) -> Tensors:
+    """One network's tensors out of a transformers state dict that has all of the table's names."""
+    return {
+        our: torch.cat([theirs[name] for name in names]) if len(names) > 1 else theirs[names[0]]
+        for our, names in table.items()
+    }
+
+
+def network_of(run: Mapping[str, Tensor], part: Part) -> Tensors:
+    """One network's tensors out of a run's; a run with a single network gives that one."""
+    if any(name.startswith("encoder.") for name in run):
+        return dict(run)
+    own_embeddings = any(name.startswith(f"{part}_embeddings.") for name in run)
+    prefixes = {
+        f"{part}_embeddings." if own_embeddings else "embeddings.": "embeddings.",
+        f"{part}.": "encoder.",
+        f"{part}_head.": "head.",
+    }
+    return {
+        new + name.removeprefix(old): tensor
+        for name, tensor in run.items()
+        for old, new in prefixes.items()
+        if name.startswith(old)
+    }
+
+
+def run_of(discriminator: Mapping[str, Tensor], generator: Mapping[str, Tensor] | None) -> Tensors:
+    """A run's tensors out of one or both networks; the embeddings are the discriminator's."""
+    run = {_run_name(name, "discriminator"): tensor for name, tensor in discriminator.items()}
+    for name, tensor in (generator or {}).items():
+        if not name.startswith("embeddings."):
+            run[_run_name(name, "generator")] = tensor
+    return run
+
+
+def _run_name(name: str, part: Part) -> str:
+    first, _, rest = name.partition(".")
+    renamed = {"embeddings": "embeddings", "encoder": part, "head": f"{part}_head"}
+    return f"{renamed[first]}.{rest}"

@@ -1,0 +1,91 @@
+"""One network taken out of its run: weights as data, and the module that computes with them.
+
+Shapes: B sequences, L length, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from electra.config.schema import ModelConfig
+from electra.errors import CheckpointError
+from electra.interop.names import Head, Tensors
+from electra.model.encoder import Encoder, discriminator_shape
+from electra.model.heads import DetectionHead, MaskedHead
+from electra.model.layers import Embeddings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weights:
+    """One network as data: its sizes, its tensors by name, and which head it has."""
+
+    config: ModelConfig
+    """The sizes of this network; a generator's are its own, not the discriminator's."""
+    head: Head | None
+    length: int
+    """The longest sequence seen in pre-training."""
+    tensors: Tensors
+    unused: tuple[str, ...] = ()
+    """Names in the file that have no place in the network, such as a classifier's."""
+
+
+class Network(nn.Module):
+    """Embeddings, encoder and, where there is one, a pre-training head."""
+
+    def __init__(self, config: ModelConfig, head: Head | None) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(config.vocab_size, config.positions, config.embedding, config.dropout)
+        shape = discriminator_shape(config)
+        self.encoder = Encoder(shape, dropout=config.dropout, attention_dropout=config.attention_dropout)
+        self.head: DetectionHead | MaskedHead | None = None
+        if head == "detection":
+            self.head = DetectionHead(config.width)
+        elif head == "masked":
+            self.head = MaskedHead(config.width, config.embedding, config.vocab_size)
+
+    def forward(
+        self, ids_BL: Tensor, segments_BL: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None = None
+    ) -> Tensor:
+        """Last hidden states (B, L, D); `keys_B` None means no dropout."""
+        hidden_BLD: Tensor = self.encoder(self.embeddings(ids_BL, segments_BL, keys_B), lengths_B, keys_B)
+        return hidden_BLD
+
+    def logits(self, ids_BL: Tensor, segments_BL: Tensor, lengths_B: Tensor | None) -> Tensor:
+        """What the head says, without dropout: (B, L) replaced or (B, L, V) over the vocabulary."""
+        if self.head is None:
+            raise CheckpointError("model", "has no pre-training head")
+        hidden_BLD = self(ids_BL, segments_BL, lengths_B)
+        if isinstance(self.head, MaskedHead):
+            return self.head(hidden_BLD, self.embeddings.token.weight, self.head.bias)  # type: ignore[no-any-return]
+        return self.head(hidden_BLD)  # type: ignore[no-any-return]
+
+
+def checked(weights: Weights, where: Path) -> Weights:
+    """`weights` in fp32, refused where a tensor is missing or of the wrong shape."""
+    with torch.device("meta"):
+        expected = dict(Network(weights.config, weights.head).named_parameters())
+    missing = sorted(expected.keys() - weights.tensors.keys())
+    if missing:
+        raise CheckpointError(where, f"lacks {len(missing)} tensors, the first is {missing[0]}")
+    tensors: Tensors = {}
+    for name, parameter in expected.items():
+        tensor = weights.tensors[name]
+        if tensor.shape != parameter.shape:
+            reason = f"{name} is {tuple(tensor.shape)}, but the configuration says {tuple(parameter.shape)}"
+            raise CheckpointError(where, reason)
+        if not tensor.is_floating_point():
+            raise CheckpointError(where, f"{name} holds {tensor.dtype}, not floating-point numbers")
+        tensors[name] = tensor.detach().to(torch.float32)
+    return replace(weights, tensors=tensors)
+
+
+def build(weights: Weights) -> Network:
+    """The module with these weights, on the CPU, in fp32."""
+    with torch.device("meta"):
+        network = Network(weights.config, weights.head)
+    network.load_state_dict(weights.tensors, strict=True, assign=True)
+    return network.eval()

@@ -1,0 +1,109 @@
+"""Sizes and settings: our ModelConfig as transformers' config.json, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from electra.config.schema import ModelConfig
+from electra.errors import CheckpointError
+from electra.interop.names import Head
+from electra.model.layers import NORM_EPS
+
+ARCHITECTURES: dict[Head | None, str] = {
+    "detection": "ElectraForPreTraining",
+    "masked": "ElectraForMaskedLM",
+    None: "ElectraModel",
+}
+# transformers leaves values out of config.json that are its defaults, so the defaults are part of the format.
+_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 30522,
+    "embedding_size": 128,
+    "hidden_size": 256,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+    "max_position_embeddings": 512,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+}
+_SIZES = [key for key, value in _DEFAULTS.items() if isinstance(value, int)]
+_FIXED: dict[str, Any] = {
+    "hidden_act": "gelu",
+    "layer_norm_eps": NORM_EPS,
+    "type_vocab_size": 2,
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+LENGTH = "pretrained_length"
+"""Our own key in config.json: the longest sequence seen in pre-training, beyond which positions are untrained."""
+
+
+def to_transformers(config: ModelConfig, *, head: Head | None, pad_id: int, length: int) -> dict[str, Any]:
+    """The content of config.json for one network."""
+    return {
+        "architectures": [ARCHITECTURES[head]],
+        "model_type": "electra",
+        "vocab_size": config.vocab_size,
+        "embedding_size": config.embedding,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.ffn,
+        "max_position_embeddings": config.positions,
+        "type_vocab_size": _FIXED["type_vocab_size"],
+        "hidden_act": _FIXED["hidden_act"],
+        "layer_norm_eps": _FIXED["layer_norm_eps"],
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        "initializer_range": config.init_std,
+        "pad_token_id": pad_id,
+        "tie_word_embeddings": True,
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_activation": "gelu",
+        "summary_last_dropout": 0.1,
+        "dtype": "float32",
+        LENGTH: length,
+    }
+
+
+def from_transformers(values: Any, where: Path) -> tuple[ModelConfig, int]:
+    """The ModelConfig of a config.json's content, and the pre-training length; refused where we would compute otherwise."""
+    if not isinstance(values, dict):
+        raise CheckpointError(where, "is not a JSON object", fix="give a folder that save_pretrained wrote")
+    if values.get("model_type") != "electra":
+        raise CheckpointError(
+            where, f"model_type is {values.get('model_type')!r}", fix="only 'electra' models can be read"
+        )
+    for key, only in _FIXED.items():
+        if values.get(key, only) != only:
+            raise CheckpointError(where, f"{key} is {values[key]!r}, and only {only!r} is supported")
+    given = {key: values.get(key, default) for key, default in _DEFAULTS.items()}
+    for key, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int if key in _SIZES else int | float):
+            raise CheckpointError(where, f"{key} is {value!r}, which is not a number")
+        if value < (1 if key in _SIZES else 0):
+            raise CheckpointError(where, f"{key} is {value!r}, which is too small")
+    if given["hidden_size"] % given["num_attention_heads"]:
+        reason = (
+            f"num_attention_heads {given['num_attention_heads']} does not divide hidden_size {given['hidden_size']}"
+        )
+        raise CheckpointError(where, reason)
+    config = ModelConfig(
+        layers=given["num_hidden_layers"],
+        width=given["hidden_size"],
+        heads=given["num_attention_heads"],
+        ffn=given["intermediate_size"],
+        embedding=given["embedding_size"],
+        vocab_size=given["vocab_size"],
+        positions=given["max_position_embeddings"],
+        dropout=float(given["hidden_dropout_prob"]),
+        attention_dropout=float(given["attention_probs_dropout_prob"]),
+        init_std=float(given["initializer_range"]),
+    )
+    length = values.get(LENGTH, config.positions)
+    whole = isinstance(length, int) and not isinstance(length, bool)
+    return config, min(length, config.positions) if whole and length > 0 else config.positions
