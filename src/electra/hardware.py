@@ -1,0 +1,180 @@
+"""What this machine is: where to compute, in which precision, how fast it could be, and facts for run.json."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from electra import __version__
+from electra.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "triton")
+
+# Dense peak in TFLOP/s from the vendor's data sheets: bf16 tensor cores with fp32 sums, then plain fp32.
+PEAK_TFLOPS: dict[str, tuple[float | None, float]] = {
+    "B200": (2250, 75),
+    "GH200": (989, 67),
+    "H200": (989, 67),
+    "H100 NVL": (835, 60),
+    "H100 PCIe": (756, 51),
+    "H100": (989, 67),
+    "H800": (989, 67),
+    "H20": (148, 44),
+    "A100": (312, 19.5),
+    "A800": (312, 19.5),
+    "A40": (149.7, 37.4),
+    "A30": (165, 10.3),
+    "A10": (125, 31.2),
+    "A10G": (70, 35),
+    "RTX A6000": (154.8, 38.7),
+    "RTX 6000 Ada": (364.2, 91.1),
+    "L40S": (362, 91.6),
+    "L40": (181, 90.5),
+    "L4": (121, 30.3),
+    "RTX 5090": (209.5, 104.8),
+    "RTX 4090": (165.2, 82.6),
+    "RTX 4080": (97.5, 48.7),
+    "RTX 3090": (71, 35.6),
+    "RTX 3080": (59.5, 29.8),
+    "V100": (None, 15.7),
+    "T4": (None, 8.1),
+}
+
+
+def device(choice: str) -> torch.device:
+    """The device to train on: `cuda` or `cpu` as asked, or for `auto` the first that is there."""
+    import torch
+
+    if choice == "cpu" or (choice == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError("train.device", "this machine has no usable CUDA device", fix="train.device=cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def compute_dtype(choice: str, device: torch.device) -> torch.dtype:
+    """bf16 or fp32 as asked, or for `auto` bf16 exactly where the hardware multiplies it natively."""
+    import torch
+
+    if choice == "auto":
+        native = torch.cuda.get_device_capability(device) >= (8, 0) if device.type == "cuda" else cpu_has_bf16()
+        return torch.bfloat16 if native else torch.float32
+    return {"bf16": torch.bfloat16, "fp32": torch.float32}[choice]
+
+
+def cpu_has_bf16() -> bool:
+    """Whether this CPU has bf16 matrix instructions (AMX, AVX-512 or ARM)."""
+    return bool({"amx_bf16", "avx512_bf16", "bf16"} & _cpu_flags(_cpuinfo()))
+
+
+def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
+    """The data sheet's dense FLOP/s of a GPU in this precision; None where it is not known."""
+    import torch
+
+    if device.type != "cuda":
+        return None
+    return named_peak(torch.cuda.get_device_name(device), bf16=dtype == torch.bfloat16)
+
+
+def named_peak(name: str, *, bf16: bool) -> float | None:
+    """Dense FLOP/s of a GPU by its name."""
+    if "Laptop" in name:  # sold under the same name at a fraction of the power
+        return None
+    for known in sorted(PEAK_TFLOPS, key=len, reverse=True):
+        if re.search(rf"\b{known}\b", name):
+            tflops = PEAK_TFLOPS[known][0 if bf16 else 1]
+            return None if tflops is None else tflops * 1e12
+    return None
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_bytes() -> int | None:
+    """Memory that this process may use: the machine's, or its container's limit."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return None
+    for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
+        try:
+            total = min(total, int(limit.read_text()))
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def facts() -> dict[str, Any]:
+    """Versions and hardware for run.json; nothing that names a person, a host, a path or a setting of the shell."""
+    import torch
+
+    gpus = []
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            about = torch.cuda.get_device_properties(index)
+            gpus.append({"name": about.name, "memory_bytes": about.total_memory, "sm": f"{about.major}.{about.minor}"})
+    return {
+        "electra": __version__,
+        "git": git_sha(),
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := package_version(name))},
+        "cuda": torch.version.cuda if gpus else None,
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu_name(),
+        "cpu_bf16": cpu_has_bf16(),
+        "cores": cores(),
+        "memory_bytes": memory_bytes(),
+        "gpus": gpus,
+    }
+
+
+def package_version(name: str) -> str | None:
+    """The installed version of a package, or None."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def cpu_name() -> str:
+    text = _cpuinfo()
+    named = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    part = re.search(r"^CPU part\s*:\s*(\S+)$", text, re.MULTILINE)
+    return named[1] if named else f"ARM part {part[1]}" if part else platform.processor() or platform.machine()
+
+
+@cache
+def git_sha() -> str | None:
+    """The commit of the checkout that this code runs from, `-dirty` where it was changed; None without one."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+@cache
+def _cpuinfo() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _cpu_flags(text: str) -> set[str]:
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
+    return set(found[1].split()) if found else set()
