@@ -71,7 +71,7 @@ def to_transformers(config: ModelConfig, *, head: Head | None, pad_id: int, leng
 
 
 def from_transformers(values: Any, where: Path) -> tuple[ModelConfig, int]:
-    """The ModelConfig of a config.json's content, and the pre-training length; refused where we would compute otherwise."""
+    """The ModelConfig and pre-training length of a config.json's content; refused where we would compute otherwise."""
     if not isinstance(values, dict):
         raise CheckpointError(where, "is not a JSON object", fix="give a folder that save_pretrained wrote")
     if values.get("model_type") != "electra":
