@@ -1,0 +1,187 @@
+"""A corpus file as blocks of a few megabytes, cut between documents: the unit of parallel and resumable work."""
+
+from __future__ import annotations
+
+import csv
+import io
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from electra.corpus.sources import Source
+from electra.corpus.streams import COMPRESSIONS, Stream
+from electra.errors import ConfigError, DataError
+from electra.fsio import sha256_file
+
+BLOCK_BYTES = 4 << 20
+MAX_LINE_BYTES = 16 << 20
+"""A longer line is refused: no text has one, and its memory could not be bounded."""
+
+_BOM = b"\xef\xbb\xbf"
+_PARQUET_ROWS = 64
+
+Kind = Literal["paragraphs", "json", "rows"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """Whole documents out of one file, as bytes, with what an error message needs to find them again."""
+
+    source: str
+    """Path of the file, as the user gave it."""
+    kind: Kind
+    """paragraphs: lines, a blank one between documents; json: one document a line; rows: one between NULs."""
+    line: int
+    """Number of the first line (or row) in the file."""
+    payload: bytes
+
+
+class Blocks:
+    """Iterate over the blocks of a file; `position` follows in stored bytes, `sha256` is final at the end."""
+
+    def __init__(self, source: Source, *, text_column: str, block_bytes: int = BLOCK_BYTES) -> None:
+        self._source = source
+        self._name = str(source.path)
+        self._column = text_column
+        self._block_bytes = block_bytes
+        self.position = 0
+        self.sha256 = ""
+
+    def __iter__(self) -> Iterator[Block]:
+        if self._source.format == ".parquet":
+            yield from self._parquet()
+            return
+        stream = Stream(self._source.path, name=self._name)
+        try:
+            for block in self._split(stream):
+                self.position = stream.position
+                yield block
+            self.position, self.sha256 = stream.position, stream.sha256
+        finally:
+            stream.close()
+
+    def _split(self, stream: Stream) -> Iterator[Block]:
+        if self._source.format == ".txt":
+            return self._cut(stream, kind="paragraphs", last=_last_blank_line)
+        lines = self._cut(stream, kind="json", last=_last_line)
+        return lines if self._source.format == ".jsonl" else self._csv(lines)
+
+    def _cut(self, stream: Stream, *, kind: Kind, last: Callable[[bytes], int]) -> Iterator[Block]:
+        line, held = 1, b""
+        while piece := stream.read(self._block_bytes):
+            if line == 1 and not held:
+                piece = piece.removeprefix(_BOM)
+            held += piece
+            end = last(held) if len(held) >= self._block_bytes else 0
+            if not end and len(held) > MAX_LINE_BYTES:
+                raise _too_long(self._name, line)
+            if end:
+                yield self._block(kind, line, held[:end])
+                line += held.count(b"\n", 0, end)
+                held = held[end:]
+        if held:
+            yield self._block(kind, line, held)
+
+    def _block(self, kind: Kind, line: int, payload: bytes) -> Block:
+        if len(payload) > MAX_LINE_BYTES:
+            for number, content in enumerate(payload.split(b"\n"), line):
+                if len(content) > MAX_LINE_BYTES:
+                    raise _too_long(self._name, number)
+        return Block(source=self._name, kind=kind, line=line, payload=payload)
+
+    def _csv(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        csv.field_size_limit(MAX_LINE_BYTES)
+        rows = csv.reader(line for block in blocks for line in io.StringIO(decode(block), newline="\n"))
+        try:
+            header = next(rows, None)
+            if header is None:
+                return
+            if self._column not in header:
+                raise missing_column(self._name, self._column, header)
+            at = header.index(self._column)
+            yield from self._gather(row[at] if at < len(row) else "" for row in rows)
+        except csv.Error as error:
+            raise DataError(self._name, f"line {rows.line_num}: {error}") from error
+
+    def _gather(self, texts: Iterable[str | None]) -> Iterator[Block]:
+        """Rows, one after the other, into blocks."""
+        held: list[bytes] = []
+        size, row, first = 0, 0, 1
+        for row, text in enumerate(texts, 1):
+            held.append((text or "").replace("\0", " ").encode(errors="replace"))
+            size += len(held[-1]) + 1
+            if size >= self._block_bytes:
+                yield Block(source=self._name, kind="rows", line=first, payload=b"\0".join(held))
+                held, size, first = [], 0, row + 1
+        if held:
+            yield Block(source=self._name, kind="rows", line=first, payload=b"\0".join(held))
+
+    def _parquet(self) -> Iterator[Block]:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError as error:
+            raise ConfigError(self._name, "reading Parquet needs: pip install 'electra[data]'") from error
+        path = self._source.path
+        with tempfile.TemporaryFile() as unpacked:
+            packed = path.suffix.lower() in COMPRESSIONS
+            if packed:  # Parquet is read from the back, which a compressed stream cannot do
+                stream = Stream(path, name=self._name)
+                while piece := stream.read(1 << 20):
+                    unpacked.write(piece)
+                stream.close()
+            try:
+                with pyarrow.parquet.ParquetFile(unpacked if packed else path, pre_buffer=False) as table:
+                    yield from self._gather(self._parquet_texts(table, size=path.stat().st_size))
+            except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
+                raise DataError(self._name, f"cannot be read as Parquet: {error}") from error
+        self.position, self.sha256 = path.stat().st_size, sha256_file(path)
+
+    def _parquet_texts(self, table: Any, *, size: int) -> Iterator[str | None]:
+        if self._column not in table.schema_arrow.names:
+            raise missing_column(self._name, self._column, table.schema_arrow.names)
+        kind = str(table.schema_arrow.field(self._column).type)
+        if "string" not in kind:
+            raise DataError(self._name, f"column '{self._column}' holds {kind}, not text", fix="--text-column NAME")
+        total, done = max(1, table.metadata.num_rows), 0
+        for batch in table.iter_batches(batch_size=_PARQUET_ROWS, columns=[self._column], use_threads=False):
+            done += batch.num_rows
+            self.position = size * done // total
+            yield from batch.column(0).to_pylist()
+
+
+def decode(block: Block) -> str:
+    """The block's text; binary data and invalid UTF-8 are a DataError that names the line."""
+    if block.kind != "rows" and (at := block.payload.find(b"\0")) >= 0:
+        line = block.line + block.payload.count(b"\n", 0, at)
+        raise DataError(block.source, f"line {line} holds a NUL byte: binary data, not text", fix="text must be UTF-8")
+    try:
+        return block.payload.decode()
+    except UnicodeDecodeError as error:
+        line = block.line + block.payload.count(b"\n", 0, error.start)
+        column = error.start - (block.payload.rfind(b"\n", 0, error.start) + 1) + 1
+        byte = block.payload[error.start]
+        where = f"byte {column} of line {line} (0x{byte:02x})"
+        raise DataError(block.source, f"{where} is not valid UTF-8", fix="convert it: iconv -t UTF-8") from error
+
+
+def missing_column(where: str, column: str, found: Iterable[str]) -> DataError:
+    return DataError(where, f"no column '{column}'; found {', '.join(found) or 'none'}", fix="--text-column NAME")
+
+
+def _too_long(name: str, line: int) -> DataError:
+    limit = MAX_LINE_BYTES >> 20
+    return DataError(name, f"line {line} is longer than {limit} MiB", fix="break it into paragraphs, one a line")
+
+
+def _last_line(data: bytes) -> int:
+    return data.rfind(b"\n") + 1
+
+
+def _last_blank_line(data: bytes) -> int:
+    """Where the last whole document ends, or the last line where one document fills everything."""
+    unix, windows = data.rfind(b"\n\n"), data.rfind(b"\n\r\n")
+    if unix < 0 and windows < 0:
+        return _last_line(data)
+    return max(unix + 2, windows + 3)

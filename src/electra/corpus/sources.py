@@ -1,0 +1,150 @@
+"""What the user named (files, folders, globs, `-`, `hf:NAME`) as a sorted list of files to read."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from electra.corpus.streams import COMPRESSIONS
+from electra.errors import ConfigError, DataError
+from electra.fsio import commit_dir
+
+FORMATS = (".txt", ".jsonl", ".csv", ".parquet")
+STDIN = "-"
+HUB = "hf:"
+_SPLITS = ("train", "validation", "valid", "dev", "test")
+_KNOWN = "known are " + " ".join(FORMATS) + ", each also with " + " ".join(COMPRESSIONS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """One file of the corpus."""
+
+    name: str
+    """The same on every machine: relative to the folder that was given, or the bare file name."""
+    path: Path
+    format: str
+    """One of FORMATS."""
+
+
+def file_format(path: Path) -> str | None:
+    """The suffix that says how to read the file, without that of a compression; None where it says nothing."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        suffixes.pop()
+    return suffixes[-1] if suffixes and suffixes[-1] in FORMATS else None
+
+
+def resolve(given: Sequence[str], *, spool: Path, text_column: str, skip: Path | None = None) -> list[Source]:
+    """Every file behind the given names, in order; `-` and `hf:` are first copied to the folder `spool`."""
+    sources: list[Source] = []
+    for name in given:
+        if name == STDIN:
+            sources.append(_spool_stdin(spool))
+        elif name.startswith(HUB):
+            sources.append(_spool_hub(name, spool, text_column=text_column))
+        else:
+            sources.extend(_files(name, skip=skip))
+    return sources
+
+
+def _files(name: str, *, skip: Path | None) -> list[Source]:
+    path = Path(name)
+    if path.is_dir():
+        return _folder(path, skip=skip)
+    if path.exists():
+        return [_file(path, name=path.name)]
+    if not glob.has_magic(name):
+        raise DataError(name, "no such file or folder")
+    matches = [Path(match) for match in sorted(glob.glob(name, recursive=True))]
+    sources = [_file(match, name=match.name) for match in matches if match.is_file()]
+    if not sources:
+        raise DataError(name, "no file matches")
+    return sources
+
+
+def _file(path: Path, *, name: str) -> Source:
+    kind = file_format(path)
+    if kind is None:
+        raise DataError(path, f"the name does not say what is in the file; {_KNOWN}", fix="rename it")
+    return Source(name=name, path=path, format=kind)
+
+
+def _folder(folder: Path, *, skip: Path | None) -> list[Source]:
+    """Files of known formats, recursively; hidden ones and the output folder are not part of the corpus."""
+    found: list[Source] = []
+    skipped = skip.resolve() if skip else None
+    for place, folders, files in os.walk(folder):
+        folders[:] = [
+            name for name in folders if not name.startswith(".") and (Path(place) / name).resolve() != skipped
+        ]
+        for file in files:
+            path = Path(place) / file
+            if not file.startswith(".") and file_format(path):
+                found.append(_file(path, name=path.relative_to(folder).as_posix()))
+    if not found:
+        raise DataError(folder, f"no text in this folder; {_KNOWN}")
+    return sorted(found, key=lambda source: source.name)
+
+
+def _spool_stdin(spool: Path, stream: BinaryIO | None = None) -> Source:
+    """Standard input as a file, because preparing reads its text twice and may have to resume."""
+    folder = spool / "stdin"
+    stream = stream or sys.stdin.buffer
+    first = stream.read(1 << 20)
+    if first or not folder.exists():  # without a pipe, continue with what an earlier run was given
+        shutil.rmtree(folder, ignore_errors=True)
+        with commit_dir(folder) as aside, open(aside / "text.txt", "wb") as out:
+            out.write(first)
+            shutil.copyfileobj(stream, out, 1 << 20)
+    return Source(name=STDIN, path=folder / "text.txt", format=".txt")
+
+
+def parse_hub(name: str) -> tuple[str, str | None, str]:
+    """`hf:NAME[:CONFIG][/SPLIT]` as (name, config, split); the split is `train` where none is given."""
+    rest = name.removeprefix(HUB)
+    data, _, config = rest.partition(":")
+    split = "train"
+    if config:
+        config, _, given = config.partition("/")
+        split = given or split
+    else:
+        parent, _, last = data.rpartition("/")
+        if parent and (last in _SPLITS or (parent.count("/") == 1 and data[0] not in "./")):
+            data, split = parent, last
+    if not data:
+        raise ConfigError(name, "names no data set", fix="hf:NAME[:CONFIG][/SPLIT], as in hf:wikitext:wikitext-2-v1")
+    return data, config or None, split
+
+
+def _spool_hub(name: str, spool: Path, *, text_column: str) -> Source:
+    data, config, split = parse_hub(name)
+    folder = spool / name.removeprefix(HUB).replace("/", "--").replace(":", "--")
+    source = Source(name=name, path=folder / "text.jsonl", format=".jsonl")
+    if folder.exists():
+        return source
+    try:
+        import datasets
+    except ImportError as error:
+        raise ConfigError(name, "reading hub data sets needs: pip install 'electra[data]'") from error
+    try:
+        rows = datasets.load_dataset(data, config, split=split, streaming=True)
+        with commit_dir(folder) as aside, open(aside / "text.jsonl", "wb") as out:
+            for row in rows:
+                if text_column not in row:
+                    columns = ", ".join(sorted(row))
+                    raise DataError(name, f"no column '{text_column}'; found {columns}", fix="--text-column NAME")
+                out.write(json.dumps({text_column: row[text_column]}).encode() + b"\n")
+    except DataError:
+        raise
+    except Exception as error:  # whatever the network, the hub or a data set's files come up with
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise DataError(name, f"cannot be loaded: {reason}") from error
+    return source
