@@ -37,17 +37,17 @@ def sizes(config: Config, part: Part) -> ModelConfig:
     return replace(config.model, layers=shape.layers, width=shape.width, heads=shape.heads, ffn=shape.ffn)
 
 
-def shaken(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def shaken(model: torch.nn.Module, *, width: int) -> dict[str, torch.Tensor]:
     """Random values everywhere, norms and biases included, so that a swapped tensor shows."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.8 / width**0.5)
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def weights_of(config: Config, part: Part) -> Weights:
-    tensors = names.network_of(shaken(build_model(config)), part)
+    tensors = names.network_of(shaken(build_model(config), width=config.model.width), part)
     head: Head = "detection" if "head.score.weight" in tensors else "masked"
     weights = Weights(config=sizes(config, part), head=head, length=config.data.length, tensors=tensors)
     return checked(weights, Path("memory"))
