@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch.utils.flop_counter import FlopCounterMode
 
+from electra.cli.flops import command
+from electra.config.load import preset_names
 from electra.config.schema import Config, DataConfig, GeneratorConfig, ModelConfig, ObjectiveConfig, TrainConfig
+from electra.errors import ConfigError
 from electra.model import cost
 from electra.model.electra import Bert, Electra, build_model
 
@@ -76,16 +81,16 @@ def test_real_flops_of_small() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "encoder", "rest", "total"),
+    ("config", "kept", "rest", "total"),
     [
         (SMALL, 13_483_008, (66_049, 608_064, 39_098), 14_196_219),
         (BASE, 108_891_648, (591_361, 9_673_984, 229_434), 119_386_427),
         (LARGE, 334_092_288, (1_050_625, 19_216_640, 295_738), 354_655_291),
     ],
 )
-def test_parameters_are_the_papers(config: Config, encoder: int, rest: tuple[int, ...], total: int) -> None:
+def test_parameters_are_the_papers(config: Config, kept: int, rest: tuple[int, ...], total: int) -> None:
     counted = cost.parameters(config)
-    assert counted.encoder == encoder
+    assert counted.kept == kept
     assert tuple(counted.parts[p] for p in ("discriminator_head", "generator", "generator_head")) == rest
     assert counted.total == total
 
@@ -133,3 +138,26 @@ def test_real_flops_are_torchs(config: Config) -> None:
     total = forward.get_total_flops() + backward.get_total_flops()
     assert total == pytest.approx(cost.real_flops_per_token(config) * tokens, rel=1e-9)
     assert cost.train_flops(config, steps=1).real == pytest.approx(total, rel=1e-9)
+
+
+def test_flops_command_lists_every_preset() -> None:
+    table = CliRunner().invoke(command, [])
+    assert table.exit_code == 0
+    lines = [line.split() for line in table.output.splitlines() if line]
+    rows = {line[0]: line[1:] for line in lines if line[0] in preset_names()}
+    assert rows.keys() == set(preset_names())
+    assert rows["small"] == ["14.2M", "13.5M", "1.64e10", "1.29e18", "1.15e18", "70.2M", "3.68e9"]
+    assert rows["bert-small"][3] == "1.42e18" and rows["large"][3] == "7.12e20"
+
+
+def test_flops_command_as_json_with_changes() -> None:
+    done = CliRunner().invoke(command, ["--preset", "bert-base", "--json", "train.steps=500000"])
+    (row,) = json.loads(done.output)
+    assert row["preset"] == "bert-base" and row["tokens"] == 500_000 * 256 * 512
+    assert row["paper_flops"] == pytest.approx(6.43e19 / 2, rel=1e-3)
+    assert row["parameters"]["kept"] == row["parameters"]["embeddings"] + row["parameters"]["encoder"] == 108_891_648
+
+
+def test_flops_command_refuses_an_unknown_preset() -> None:
+    done = CliRunner().invoke(command, ["--preset", "smal"])
+    assert isinstance(done.exception, ConfigError) and "did you mean 'small'?" in str(done.exception)

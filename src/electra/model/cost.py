@@ -29,7 +29,7 @@ class Parameters:
         return sum(self.parts.values())
 
     @property
-    def encoder(self) -> int:
+    def kept(self) -> int:
         """What is kept for fine-tuning: embeddings and encoder, no head."""
         return self.parts["embeddings"] + self.parts.get("discriminator", self.parts.get("encoder", 0))
 

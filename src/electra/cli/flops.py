@@ -1,0 +1,72 @@
+"""`electra flops`: what configurations cost, before anything runs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from electra.config.schema import Config
+
+COLUMNS = ("preset", "parameters", "kept", "tokens", "paper FLOPs", "real FLOPs", "FLOPs/token", "inference")
+NOTE = """\
+parameters: all that is trained; kept: embeddings and encoder, for fine-tuning; inference: 128 tokens, paper FLOPs.
+paper: the published script's convention (one-hot lookups, backward = forward). real: matrix products, forward and
+backward; FLOPs/token is the same a token."""
+
+
+@click.command("flops")
+@click.option("--preset", metavar="NAME", help="Only this preset (default: all of them).")
+@click.option("--json", "as_json", is_flag=True, help="A JSON list instead of a table.")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+def command(preset: str | None, as_json: bool, overrides: tuple[str, ...]) -> None:
+    """Parameters, tokens and FLOPs of presets, changed by KEY=VALUE where given."""
+    from electra.config.load import load, preset_names
+
+    rows = [entry(load(name, overrides=overrides)) for name in ([preset] if preset else preset_names())]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    cells = [COLUMNS] + [_cells(row) for row in rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(COLUMNS))]
+    for row in cells:
+        first, *rest = (text.rjust(width) for text, width in zip(row, widths, strict=True))
+        click.echo("  ".join([row[0].ljust(len(first)), *rest]))
+    click.echo(f"\n{NOTE}")
+
+
+def entry(config: Config) -> dict[str, Any]:
+    """One configuration's bill as a JSON object."""
+    from electra.model import cost
+
+    bill = cost.train_flops(config)
+    return {
+        "preset": config.preset,
+        "parameters": {**bill.parameters.parts, "total": bill.parameters.total, "kept": bill.parameters.kept},
+        "tokens": bill.tokens,
+        "paper_flops": bill.paper,
+        "real_flops": bill.real,
+        "real_flops_per_token": cost.real_flops_per_token(config),
+        "inference_paper_flops": bill.infer,
+    }
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        row["preset"],
+        f"{row['parameters']['total'] / 1e6:.1f}M",
+        f"{row['parameters']['kept'] / 1e6:.1f}M",
+        _power(row["tokens"]),
+        _power(row["paper_flops"]),
+        _power(row["real_flops"]),
+        f"{row['real_flops_per_token'] / 1e6:.1f}M",
+        _power(row["inference_paper_flops"]),
+    )
+
+
+def _power(value: float) -> str:
+    """`1.29e18`."""
+    digits, exponent = f"{value:.2e}".split("e")
+    return f"{digits}e{int(exponent)}"
