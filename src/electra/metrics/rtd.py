@@ -1,0 +1,35 @@
+"""How well replaced tokens are told from real ones."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def auc(scores: NDArray[np.floating], labels: NDArray[np.bool_]) -> float:
+    """Chance that a random positive scores above a random negative, ties counting half; NaN with one class only."""
+    positives = int(labels.sum())
+    negatives = len(labels) - positives
+    if not positives or not negatives:
+        return float("nan")
+    order = np.argsort(scores, kind="stable")
+    ordered = scores[order]
+    first = np.searchsorted(ordered, ordered, side="left")
+    last = np.searchsorted(ordered, ordered, side="right")
+    ranks = (first + last + 1) / 2
+    return float((ranks[labels[order]].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def detection(logits: NDArray[np.floating], labels: NDArray[np.bool_]) -> dict[str, float]:
+    """Loss, accuracy, precision, recall, AUC and replaced rate; a token is flagged when its logit is above 0."""
+    z = logits.astype(np.float64)
+    flagged = z > 0
+    hits = int((flagged & labels).sum())
+    return {
+        "rtd_loss": float(np.mean(np.logaddexp(0.0, z) - z * labels)),
+        "rtd_accuracy": float(np.mean(flagged == labels)),
+        "rtd_precision": hits / max(1, int(flagged.sum())),
+        "rtd_recall": hits / max(1, int(labels.sum())),
+        "rtd_auc": auc(z, labels),
+        "replaced_rate": float(labels.mean()),
+    }

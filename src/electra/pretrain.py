@@ -1,0 +1,222 @@
+"""Pre-training, put together: config and prepared data in, a run folder out. Running it again resumes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from electra import hardware
+from electra.batches.layout import Specials
+from electra.batches.loader import Batch, Loader, Stream
+from electra.batches.order import Cursor
+from electra.checkpoint import store
+from electra.config.load import diff, load, to_toml
+from electra.config.schema import Config
+from electra.config.validate import validate
+from electra.errors import ConfigError, DataError, Resumable
+from electra.fsio import read_json, write_atomic, write_json
+from electra.model.cost import real_flops_per_token, train_flops
+from electra.model.electra import build_model
+from electra.objective.table import build_objective
+from electra.progress import Bar, progress, say
+from electra.shards.dataset import Prepared, open_data
+from electra.train.evaluate import evaluate, readable
+from electra.train.guard import dead_discriminator
+from electra.train.interrupt import stop_on_signals
+from electra.train.loop import Position, train
+from electra.train.meter import Line, Meter, Yardstick
+from electra.train.optim import Update
+from electra.train.parallel import World, join
+from electra.train.state import Master
+from electra.train.step import Stepper
+from electra.train.telemetry import Diary, evaluation_line, sample_line, status
+
+HELD_OUT_SEED = 20200323  # the same held-out sequences and masks for every run, whatever its seed
+CONFIG, FACTS, TOKENIZER = "config.toml", "run.json", "tokenizer"
+
+
+def pretrain(config: Config, *, data: Path, out: Path) -> Path:
+    """Train in `out` to the end of the budget, from where it stands; the run folder."""
+    prepared = open_data(data)
+    config = _fit_vocabulary(config, prepared)
+    device = hardware.device(config.train.device)
+    if config.train.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    world = join(device)
+    try:
+        if world.leads:
+            _open_run(out, config, prepared)
+        world.barrier()
+        return _Run(config, prepared, out, device=device, world=world).go()
+    finally:
+        world.close()
+
+
+class _Run:
+    """The parts of one run and the functions that the loop is given."""
+
+    def __init__(self, config: Config, prepared: Prepared, out: Path, *, device: torch.device, world: World) -> None:
+        self.config, self.out, self.device, self.world = config, out, device, world
+        tokenizer = prepared.tokenizer()
+        self.token_names = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
+        specials = Specials(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
+        self.model = build_model(config)
+        self.objective = build_objective(config, specials)
+        compute = hardware.compute_dtype(config.train.precision, device)
+        self.master = Master(self.model, compute=compute, device=device)
+        share = world.share(config.train.batch_size)
+        rows = share.stop - share.start
+        self.micro = min(config.train.micro_batch or rows, rows)
+        compiled = device.type == "cuda" if config.train.compile == "auto" else config.train.compile == "on"
+        self.stepper = Stepper(
+            self.model,
+            self.master,
+            Update(self.master, config.optim),
+            self.objective,
+            world=world,
+            micro_batch=self.micro,
+            compiled=compiled,
+        )
+        peak = hardware.peak_flops(device, compute)
+        self.yardstick = Yardstick(flops_per_token=real_flops_per_token(config), peak_flops=peak)
+        self.stream = Stream(prepared.train, config.data, specials, seed=config.seed)
+        self.share = share
+        held_out = Stream(prepared.held_out, config.data, specials, seed=HELD_OUT_SEED)
+        count = min(config.evaluate.sequences, held_out.epoch(0).layout.count)
+        self.held_out = torch.from_numpy(held_out.take(Cursor(), count)[0])
+        self.position = self._resume()
+        self.diary: Diary | None = None
+        self.bar: Bar | None = None
+
+    def go(self) -> Path:
+        config, start = self.config, self.position
+        if start.step and start.step == start.total_steps:
+            say(f"{self.out}: finished at step {start.step}; nothing to do")
+            return self.out
+        with ExitStack() as stack:
+            if self.world.leads:
+                self.diary = Diary(self.out, step=start.step)
+                stack.callback(self.diary.close)
+                title = f"pretrain {config.preset}"
+                self.bar = stack.enter_context(progress(title, start.total_steps, "step", start=start.step))
+                kept = self.stream.epoch(start.cursor.epoch).layout.kept_share
+                say(
+                    f"{'resuming at step ' + str(start.step) if start.step else 'starting'} on {self.device};"
+                    f" the {config.data.layout} layout keeps {kept:.1%} of the tokens"
+                )
+            stop = stack.enter_context(stop_on_signals())
+            loader = Loader(
+                self.stream, start.cursor, batch_size=config.train.batch_size, device=self.device, share=self.share
+            )
+            stack.callback(loader.close)
+            end = train(
+                start,
+                self._ticking(loader),
+                config=config,
+                stepper=self.stepper,
+                meter=Meter(self.stepper, self.yardstick),
+                world=self.world,
+                save=self._save,
+                record=self._record,
+                evaluate=self._evaluate,
+                stop=stop,
+            )
+        if end.step != end.total_steps:
+            raise Resumable(f"stopped by {stop.reason} at step {end.step}, saved; run the same command to continue")
+        return self.out
+
+    def _resume(self) -> Position:
+        if self.world.leads:
+            store.clean(self.out)
+        found = store.latest(self.out)
+        fresh = Position(total_steps=None if self.config.train.max_minutes else self.config.train.steps)
+        if found is None:
+            return fresh
+        tensors, state = store.load(found)
+        self.master.load(tensors)
+        return Position(**(state | {"cursor": Cursor(**state["cursor"])}))
+
+    def _ticking(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        for number, batch in enumerate(loader, start=self.position.step):
+            if self.bar is not None:
+                self.bar.update(number)
+            yield batch
+
+    def _save(self, position: Position) -> None:
+        if self.diary is None:
+            return
+        self.diary.sync()
+        store.save(
+            self.out,
+            step=position.step,
+            tensors=self.master.tensors(),
+            state=asdict(position),
+            keep=self.config.checkpoint.keep,
+        )
+
+    def _record(self, position: Position, line: Line) -> None:
+        if self.diary is None or self.bar is None:
+            return
+        time_s = round(position.elapsed_s, 3)
+        self.diary.write("train", step=position.step, time_s=time_s, tokens=position.tokens, **line)
+        self.bar.total = position.total_steps
+        self.bar.update(position.step, status(line))
+
+    def _evaluate(self, position: Position) -> None:
+        if self.diary is None:
+            return
+        batches: Iterable[Tensor] = (rows.to(self.device) for rows in self.held_out.split(self.micro))
+        figures, sample = evaluate(self.model, self.objective, batches)
+        words = readable(sample, self.token_names)
+        named = {f"eval/{name}": value for name, value in figures.items()}
+        self.diary.write("eval", step=position.step, tokens=position.tokens, **named)
+        self.diary.write("sample", step=position.step, **words)
+        say(evaluation_line(position.step, figures))
+        say(sample_line(words))
+        if "rtd_auc" in figures and position.step > self.config.optim.warmup_steps:
+            rtd = {key: figures[key] for key in ("rtd_loss", "replaced_rate")}
+            if warning := dead_discriminator(auc=figures["rtd_auc"], **rtd):
+                say(f"warning: {warning}")
+
+
+def _fit_vocabulary(config: Config, prepared: Prepared) -> Config:
+    """The config with the data's vocabulary size; the data decides it."""
+    if config.model.vocab_size != prepared.vocab_size:
+        say(f"model.vocab_size is {prepared.vocab_size}, as in the data")
+        config = replace(config, model=replace(config.model, vocab_size=prepared.vocab_size))
+    validate(config)
+    return config
+
+
+def _open_run(out: Path, config: Config, prepared: Prepared) -> None:
+    """Make a new run folder, or check that an old one is this very run."""
+    path = out / CONFIG
+    if path.exists():
+        changed = diff(load(file=path), config)
+        if changed:
+            listing = ", ".join(f"{key} {old} -> {new}" for key, old, new in changed)
+            raise ConfigError(str(out), f"holds a run with another config: {listing}", fix="use another --out")
+        known = read_json(out / FACTS)["data_fingerprint"]
+        if known != prepared.fingerprint:
+            raise DataError(prepared.folder, f"is not the data that {out} was started on", fix="use another --out")
+        return
+    facts: dict[str, Any] = hardware.facts() | {
+        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "seed": config.seed,
+        "data_fingerprint": prepared.fingerprint,
+        "ledger": asdict(train_flops(config)),
+    }
+    prepared.tokenizer().save(out / TOKENIZER)
+    write_json(out / FACTS, facts)
+    write_atomic(path, to_toml(config).encode())

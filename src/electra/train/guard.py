@@ -1,0 +1,60 @@
+"""Noticing a run that no longer learns: non-finite steps, divergence, a dead discriminator."""
+
+from __future__ import annotations
+
+import math
+
+from electra.config.schema import GuardConfig
+from electra.errors import Diverged
+from electra.train.meter import Line
+
+SMOOTHING = 0.8
+
+
+class Guard:
+    """Watches the figures of each log line and evaluation."""
+
+    def __init__(self, guard: GuardConfig) -> None:
+        self._guard = guard
+        self._smooth: float | None = None
+        self._best = math.inf
+
+    def check(self, *, step: int, line: Line) -> None:
+        """Raise `Diverged` with the reason when the run is beyond help."""
+        loss, skipped = line["train/loss"], line["optim/skipped"]
+        assert loss is not None and skipped is not None
+        if skipped >= self._guard.max_skipped:
+            raise Diverged(
+                f"step {step}: {skipped:.0f} steps since the last log line had a non-finite gradient and were skipped"
+                " (lower optim.lr, or train in fp32: train.precision=fp32)"
+            )
+        if skipped:
+            return
+        if not math.isfinite(loss):
+            raise Diverged(f"step {step}: the loss is {loss} (lower optim.lr)")
+        self._smooth = loss if self._smooth is None else SMOOTHING * self._smooth + (1 - SMOOTHING) * loss
+        self._best = min(self._best, self._smooth)
+        if self._smooth > self._guard.max_rise * self._best:
+            raise Diverged(
+                f"step {step}: the smoothed loss rose to {self._smooth:.2f}, over {self._guard.max_rise:g} times its"
+                f" best {self._best:.2f} (lower optim.lr or lengthen optim.warmup_steps)"
+            )
+
+
+def entropy(rate: float) -> float:
+    """The cross-entropy of always answering with the base rate, in nats."""
+    if not 0.0 < rate < 1.0:
+        return 0.0
+    return -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate))
+
+
+def dead_discriminator(*, rtd_loss: float, replaced_rate: float, auc: float) -> str:
+    """A sentence naming a discriminator that has learned the base rate only, or an empty string."""
+    floor = entropy(replaced_rate)
+    if rtd_loss < 0.99 * floor or auc > 0.55:
+        return ""
+    return (
+        f"dead discriminator: its loss {rtd_loss:.3f} is the base-rate entropy {floor:.3f} of {replaced_rate:.1%}"
+        f" replaced tokens and its AUC is {auc:.2f}: it answers the same for every token"
+        " (normal in the first few hundred steps; later, train longer or lower the generator's width)"
+    )

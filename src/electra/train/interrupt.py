@@ -1,0 +1,37 @@
+"""Signals that ask for a clean stop: finish the step, save, exit 75."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class Stop:
+    """Whether a stop was asked for, and by what."""
+
+    reason = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.reason)
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[Stop]:
+    """A `Stop` that the first signal sets; a second Ctrl-C ends the program at once."""
+    stop = Stop()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stop and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.reason = signal.Signals(number).name
+
+    before = {number: signal.signal(number, ask) for number in SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

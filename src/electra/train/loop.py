@@ -1,0 +1,85 @@
+"""The training loop: a page that says what happens when. Everything it touches comes in as an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from electra.batches.loader import Batch
+from electra.batches.order import Cursor
+from electra.config.schema import Config
+from electra.train.guard import Guard
+from electra.train.interrupt import Stop
+from electra.train.meter import Line, Meter
+from electra.train.parallel import World
+from electra.train.schedule import Pace, learning_rate
+from electra.train.step import Stepper
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Position:
+    """How far a run has come: what a checkpoint's state.json holds."""
+
+    step: int = 0
+    cursor: Cursor = Cursor()
+    tokens: float = 0.0
+    elapsed_s: float = 0.0
+    total_steps: int | None = None
+
+
+def train(
+    position: Position,
+    batches: Iterable[Batch],
+    *,
+    config: Config,
+    stepper: Stepper,
+    meter: Meter,
+    world: World,
+    save: Callable[[Position], None],
+    record: Callable[[Position, Line], None],
+    evaluate: Callable[[Position], None],
+    stop: Stop,
+) -> Position:
+    """Train to the end of the budget or to a stop; the position reached, evaluated and saved."""
+    pace = Pace(config.train, elapsed_s=position.elapsed_s)
+    guard = Guard(config.guard)
+    begun = position.step
+    if begun == 0:
+        evaluate(position)
+        meter.restart()
+    for batch in batches:
+        total = position.total_steps
+        if position.step == total:
+            break
+
+        lr = learning_rate(position.step, optim=config.optim, total=total)
+        stepper(batch.rows, lr)
+        position = replace(position, step=position.step + 1, cursor=batch.after)
+
+        if total is None and world.any(pace.ready()):
+            stepper.wait()
+            position = replace(position, total_steps=world.lead(pace.total(position.step)))
+            total = position.total_steps
+
+        stopping = world.any(bool(stop))
+        ends = stopping or position.step == total
+        saves = ends or position.step % config.checkpoint.every == 0
+        evaluates = position.step == total or _due(position.step, config.evaluate.every)
+        if saves or evaluates or position.step % config.train.log_every == 0:
+            line, tokens = meter.read(lr=lr)
+            position = replace(position, tokens=position.tokens + tokens, elapsed_s=pace.elapsed_s)
+            record(position, line)
+            guard.check(step=position.step, line=line)
+        if evaluates:
+            evaluate(position)
+        if saves:
+            save(position)
+        if saves or evaluates:
+            meter.restart()
+        if ends:
+            break
+    return position
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0

@@ -1,0 +1,70 @@
+"""The processes of a run: one, or as many as torchrun started. Sums travel, means are taken once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from electra.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """This process's place among all of them."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes files and speaks."""
+        return self.rank == 0
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """`tensor`, summed over all processes in place."""
+        if self.size > 1:
+            torch.distributed.all_reduce(tensor)
+        return tensor
+
+    def share(self, batch_size: int) -> slice:
+        """The rows of a batch that are this process's."""
+        if batch_size % self.size:
+            raise ConfigError("train.batch_size", f"{batch_size} is not a multiple of the {self.size} processes")
+        each = batch_size // self.size
+        return slice(self.rank * each, (self.rank + 1) * each)
+
+    def any(self, value: bool) -> bool:
+        """True on every process when it is true on one."""
+        return value if self.size == 1 else bool(self.sum_(self._number(float(value))).item())
+
+    def lead(self, value: int | None) -> int | None:
+        """The leading process's value on every process."""
+        if self.size == 1:
+            return value
+        number = self._number(-1.0 if value is None else float(value))
+        torch.distributed.broadcast(number, 0)
+        return None if number.item() < 0 else int(number.item())
+
+    def _number(self, value: float) -> Tensor:
+        device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
+        return torch.tensor(value, dtype=torch.float64, device=device)
+
+    def barrier(self) -> None:
+        if self.size > 1:
+            torch.distributed.barrier()
+
+    def close(self) -> None:
+        if self.size > 1:
+            torch.distributed.destroy_process_group()
+
+
+def join(device: torch.device) -> World:
+    """The world that torchrun described in the environment, or a world of one."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return World()
+    torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return World(torch.distributed.get_rank(), size)

@@ -1,0 +1,100 @@
+"""What training changes: master weights and Adam's averages, each one flat fp32 buffer.
+
+The model's parameters are views: fp32 ones of the master buffer itself, compute-precision ones of a copy that one
+kernel refreshes after each step. So casting, clipping, the update and a data-parallel sum are one launch each,
+however many layers there are.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+TABLE, MATRIX, BIAS, VECTOR = range(4)  # order in the buffers: decayed first, compute-precision ones in the middle
+
+
+class Master:
+    """Flat fp32 weights, gradient and Adam averages of a model, whose parameters become views of them."""
+
+    def __init__(self, model: nn.Module, *, compute: torch.dtype, device: torch.device) -> None:
+        kinds = _kinds(model)
+        named = sorted(model.named_parameters(), key=lambda item: kinds[item[0]])
+        self.names = [name for name, _ in named]
+        self._parameters = [parameter for _, parameter in named]
+        self._sizes = [parameter.numel() for parameter in self._parameters]
+        ends = [
+            sum(size for size, name in zip(self._sizes, self.names, strict=True) if kinds[name] <= kind)
+            for kind in (TABLE, MATRIX, BIAS, VECTOR)
+        ]
+        self.decayed = ends[MATRIX]
+        self._compute_range = slice(ends[TABLE], ends[BIAS])
+        self.weights = torch.cat([p.detach().to(device, torch.float32).flatten() for p in self._parameters])
+        self.gradient = torch.zeros_like(self.weights)
+        self.average = torch.zeros_like(self.weights)
+        self.square = torch.zeros_like(self.weights)
+        self._copy = None if compute == torch.float32 else self.weights[self._compute_range].to(compute)
+        for parameter, view in zip(self._parameters, self._views(self.weights), strict=True):
+            parameter.data = view
+        if self._copy is not None:
+            middle = [p for p, name in zip(self._parameters, self.names, strict=True) if kinds[name] in (MATRIX, BIAS)]
+            parts = self._copy.split([p.numel() for p in middle])
+            for parameter, part in zip(middle, parts, strict=True):
+                parameter.data = part.view(parameter.shape)
+        model.to(device)
+
+    def collect(self, *, first: bool) -> None:
+        """Move the parameters' gradients into the flat one: replacing it with the first micro-batch's, adding others."""
+        start = 0
+        pieces: list[Tensor] = []
+
+        def flush(end: int) -> None:
+            flat = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+            target = self.gradient[start:end]
+            target.copy_(flat) if first else target.add_(flat)
+
+        position = 0
+        for parameter, size in zip(self._parameters, self._sizes, strict=True):
+            gradient = parameter.grad
+            assert gradient is not None, "a parameter took no part in the loss"
+            if pieces and pieces[0].dtype != gradient.dtype:
+                flush(position)
+                start, pieces = position, []
+            pieces.append(gradient.flatten())
+            parameter.grad = None
+            position += size
+        flush(position)
+
+    def refresh(self) -> None:
+        """Bring the compute-precision copy up to date with the weights."""
+        if self._copy is not None:
+            self._copy.copy_(self.weights[self._compute_range])
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Named views of everything that a checkpoint holds."""
+        groups = {"model": self.weights, "average": self.average, "square": self.square}
+        return {group: dict(zip(self.names, self._views(flat), strict=True)) for group, flat in groups.items()}
+
+    def load(self, tensors: dict[str, dict[str, Tensor]]) -> None:
+        """Take the values of `tensors()` from another run of the same model."""
+        with torch.no_grad():
+            for group, views in self.tensors().items():
+                for name, view in views.items():
+                    view.copy_(tensors[group][name])
+            self.refresh()
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        return [part.view(p.shape) for part, p in zip(flat.split(self._sizes), self._parameters, strict=True)]
+
+
+def _kinds(model: nn.Module) -> dict[str, int]:
+    kinds = {}
+    for path, module in model.named_modules():
+        for name, _ in module.named_parameters(recurse=False):
+            if isinstance(module, nn.Embedding):
+                kind = TABLE
+            elif isinstance(module, nn.Linear):
+                kind = MATRIX if name == "weight" else BIAS
+            else:
+                kind = VECTOR
+            kinds[f"{path}.{name}"] = kind
+    return kinds

@@ -1,0 +1,119 @@
+"""One optimizer step, from packed rows to updated weights, without a question to the device.
+
+On a GPU the forward and backward passes are compiled and the whole step is captured in one CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from electra.batches.masking import Slots
+from electra.batches.sequences import Sequences, unpack
+from electra.objective.base import Objective, Outcome
+from electra.train.optim import Update
+from electra.train.parallel import World
+from electra.train.state import Master
+
+WARM_UPS = 3  # runs before capture, so that nothing is compiled or first allocated inside it
+
+
+class Stepper:
+    """Runs steps and keeps running totals on the device until they are asked for."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        master: Master,
+        update: Update,
+        objective: Objective,
+        *,
+        world: World,
+        micro_batch: int,
+        compiled: bool,
+    ) -> None:
+        self._model, self._master, self._update, self.objective = model, master, update, objective
+        self._world, self._micro = world, micro_batch
+        device = master.weights.device
+        self._capture = compiled and device.type == "cuda"
+        self._plan: Callable[[Tensor], tuple[Slots, Tensor]] = self._plan_batch
+        self._loss: Callable[[Tensor, Slots, Tensor], Outcome] = self._loss_part
+        if compiled:
+            self._plan = torch.compile(self._plan_batch, dynamic=False)
+            self._loss = torch.compile(self._loss_part, dynamic=False)
+        self._totals = torch.zeros(len(objective.stats) + 2, dtype=torch.float64, device=device)
+        self._norm = torch.zeros((), device=device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._rows: Tensor | None = None
+
+    def __call__(self, rows: Tensor, lr: float) -> None:
+        """Do one step on this process's rows of a batch."""
+        self._update.lr.fill_(lr)
+        if not self._capture:
+            self._step(rows)
+            return
+        if self._graph is None:
+            self._graph, self._rows = self._captured(rows)
+        assert self._rows is not None
+        self._rows.copy_(rows)
+        self._graph.replay()
+
+    def read(self) -> dict[str, float]:
+        """Totals since the last reading, with `steps`, `skipped` and the last `grad_norm`; this waits for the device."""
+        values = self._totals.tolist()
+        self._totals.zero_()
+        named = dict(zip((*self.objective.stats, "steps", "skipped"), values, strict=True))
+        return named | {"grad_norm": self._norm.item()}
+
+    def wait(self) -> None:
+        """Return when the device has done every step asked for."""
+        self._norm.item()
+
+    def _step(self, rows: Tensor) -> None:
+        slots, counts = self._plan(rows)
+        self._world.sum_(counts)
+        sums: Tensor | None = None
+        for start in range(0, len(rows), self._micro):
+            part = slice(start, start + self._micro)
+            outcome = self._loss(rows[part], Slots(slots.positions_BS[part], slots.used_BS[part]), counts)
+            outcome.loss.backward()
+            self._master.collect(first=start == 0)
+            sums = outcome.sums if sums is None else sums + outcome.sums
+        assert sums is not None
+        self._world.sum_(self._master.gradient)
+        norm, skipped = self._update()
+        sums = torch.where(torch.isfinite(sums) & (skipped == 0), sums, 0.0)
+        self._world.sum_(sums)
+        self._norm.copy_(norm)
+        self._totals[:-2] += sums
+        self._totals[-2] += 1
+        self._totals[-1] += skipped
+
+    def _plan_batch(self, rows: Tensor) -> tuple[Slots, Tensor]:
+        batch = unpack(rows)
+        slots = self.objective.plan(batch)
+        return slots, self.objective.counts(batch, slots)
+
+    def _loss_part(self, rows: Tensor, slots: Slots, counts: Tensor) -> Outcome:
+        batch: Sequences = unpack(rows)
+        return self.objective.loss(self._model, batch, slots, counts)
+
+    def _captured(self, rows: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        static = rows.clone()
+        changed = (self._master.weights, self._master.average, self._master.square, self._totals, self._norm)
+        before = [tensor.clone() for tensor in changed]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                self._step(static)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._step(static)
+        for tensor, value in zip(changed, before, strict=True):
+            tensor.copy_(value)
+        self._master.refresh()
+        return graph, static
