@@ -1,0 +1,256 @@
+"""The embedded corpus and task: the documentation that is already on the machine, read from source files."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from electra import fsio
+from electra.corpus.docstrings import paragraphs, prose_of_file
+from electra.errors import DataError
+
+TOTAL_BYTES = 15_000_000
+PACKAGE_BYTES = 2_200_000
+DOCUMENT_CHARS = 20_000
+HELD_OUT_PERCENT = 15
+LABELS = 8
+TRAIN_EACH, DEV_EACH = 150, 100
+MIN_TRAIN_EACH, MIN_DEV_EACH = 60, 25
+PASSAGE_CHARS = (80, 280)
+
+# In order of how well people know them: the first with enough text become the task's labels. A fixed list, so that
+# nothing private that happens to be installed is read.
+_NAMES = """python torch numpy sympy networkx scipy sklearn pandas matplotlib transformers jinja2 click rich pygments
+    setuptools fsspec huggingface_hub mpmath hypothesis pydantic pip datasets PIL fontTools narwhals attr"""
+PACKAGES = tuple(_NAMES.split())
+_HEAVY = ("transformers", "sympy", "torch", "scipy")  # read first, so that two processes end together
+_ALIASES = """pytorch scikit np nx plt pyplot pd mpl jinja huggingface hugging pillow cpython attrs"""
+_SKIPPED = """tests test testing _vendor vendor externals idlelib lib2to3 ensurepip site-packages dist-packages
+    __pycache__ turtledemo pydoc_data third_party"""
+_SKIPPED_FOLDERS = frozenset(_SKIPPED.split())
+_NAMED = re.compile(rf"\b(?:{'|'.join(re.escape(name) for name in f'{_NAMES} {_ALIASES}'.lower().split())})\b")
+_NOT_LETTERS = re.compile(r"[\W\d_]+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleInfo:
+    """What `write_sample` wrote."""
+
+    corpus: str
+    documents: int
+    bytes: int
+    packages: dict[str, int]
+    """Characters of text that each package gave."""
+    labels: list[str]
+    """The task's classes: which of these packages does a passage describe?"""
+    train: int
+    dev: int
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    package: str
+    path: str
+    held_out: bool
+    docs: list[list[str]]
+
+
+def write_sample(
+    folder: Path, *, packages: Sequence[str] = PACKAGES, on_progress: Callable[[int, int], None] | None = None
+) -> SampleInfo:
+    """Write `corpus.txt`, `task-train.jsonl`, `task-dev.jsonl` and `sample.json`; the same bytes on the same machine.
+
+    Passages of the development set come from source files that neither the corpus nor the training set contains.
+    """
+    roots = [(name, root) for name in packages if (root := _root(name)) is not None]
+    files: dict[str, list[_File]] = {}
+    for done, (name, found) in enumerate(_read_all(roots), 1):
+        files[name] = found
+        if on_progress is not None:
+            on_progress(done, len(roots))
+    ordered = [file for name, _ in roots for file in files[name]]
+
+    seen: set[bytes] = set()
+    documents, sizes = _corpus([file for file in ordered if not file.held_out], seen)
+    labels, train, dev = _task(ordered, seen)
+    if len(labels) < 2:
+        where, fix = "the documentation on this machine", "torch, numpy, sympy and networkx should be installed"
+        raise DataError(where, f"too little text in {', '.join(packages)}", fix=fix)
+    text = ("\n\n".join(documents) + "\n").encode()
+    info = SampleInfo(
+        corpus="corpus.txt",
+        documents=len(documents),
+        bytes=len(text),
+        packages=sizes,
+        labels=labels,
+        train=len(train),
+        dev=len(dev),
+    )
+    fsio.write_atomic(folder / info.corpus, text)
+    fsio.write_atomic(folder / "task-train.jsonl", _jsonl(train))
+    fsio.write_atomic(folder / "task-dev.jsonl", _jsonl(dev))
+    fsio.write_json(folder / "sample.json", asdict(info))  # last: its presence says that the rest is whole
+    return info
+
+
+def read_sample(folder: Path) -> SampleInfo | None:
+    """The description of a sample written earlier, or None where there is none."""
+    path = folder / "sample.json"
+    return SampleInfo(**fsio.read_json(path)) if path.is_file() else None
+
+
+def read_rows(path: Path) -> list[tuple[str, str]]:
+    """(text, label) pairs of a task file."""
+    rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return [(row["text"], row["label"]) for row in rows]
+
+
+def _root(name: str) -> Path | None:
+    if name == "python":
+        return Path(sysconfig.get_paths()["stdlib"])
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin).parent if spec and spec.origin and spec.submodule_search_locations else None
+
+
+def _read_all(roots: list[tuple[str, Path]]) -> Iterator[tuple[str, list[_File]]]:
+    roots = sorted(roots, key=lambda named: named[0] not in _HEAVY)
+    names = [name for name, _ in roots]
+    processes = min(2, os.cpu_count() or 1)
+    if processes == 1:
+        yield from zip(names, map(_read_package, roots), strict=True)
+        return
+    # Collecting garbage costs a quarter of the time that syntax trees take, and there are no cycles to find.
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=gc.disable) as pool:
+        yield from zip(names, pool.map(_read_package, roots), strict=True)
+
+
+def _read_package(named: tuple[str, Path]) -> list[_File]:
+    """The package's files that have prose, sorted by path; a sample of them where there is more than enough."""
+    name, root = named
+    found = _topics() if name == "python" else []
+    size = sum(_size(file) for file in found)
+    for place in sorted(_sources(root), key=lambda place: _hash("read", place)):
+        if size >= PACKAGE_BYTES:
+            break
+        if docs := prose_of_file(root / place):
+            found.append(_File(name, place, _held_out(name, place), docs))
+            size += _size(found[-1])
+    return sorted(found, key=lambda file: file.path)
+
+
+def _sources(root: Path) -> Iterator[str]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
+        for name in names:
+            if name.endswith(".py") and not name.startswith("test_"):
+                yield (Path(folder) / name).relative_to(root).as_posix()
+
+
+def _topics() -> list[_File]:
+    from pydoc_data.topics import topics
+
+    named = [(f"pydoc_data/{title}", paragraphs(text)) for title, text in sorted(topics.items())]
+    return [_File("python", path, _held_out("python", path), [doc]) for path, doc in named if doc]
+
+
+def _hash(*parts: str) -> int:
+    return int.from_bytes(hashlib.blake2b("/".join(parts).encode(), digest_size=8).digest(), "little")
+
+
+def _held_out(package: str, path: str) -> bool:
+    return _hash("held-out", package, path) % 100 < HELD_OUT_PERCENT
+
+
+def _size(file: _File) -> int:
+    return sum(len(paragraph) for doc in file.docs for paragraph in doc)
+
+
+def _mark(paragraph: str) -> bytes:
+    """What paragraphs have in common that differ only in digits, signs and case."""
+    letters = _NOT_LETTERS.sub("", paragraph.lower())
+    return hashlib.blake2b(letters.encode(), digest_size=8).digest()
+
+
+def _corpus(files: list[_File], seen: set[bytes]) -> tuple[list[str], dict[str, int]]:
+    """Documents without repeated paragraphs, and the characters each package gave; fills `seen`."""
+    total = sum(_size(file) for file in files)
+    documents: list[str] = []
+    sizes: dict[str, int] = {}
+    for file in files:
+        if _hash("keep", file.package, file.path) % 10_000 >= TOTAL_BYTES / max(total, 1) * 10_000:
+            continue
+        lines: list[str] = []
+        size = 0
+        for paragraph in (paragraph for doc in file.docs for paragraph in doc):
+            if (mark := _mark(paragraph)) in seen:
+                continue
+            seen.add(mark)
+            lines.append(paragraph)
+            size += len(paragraph) + 1
+            sizes[file.package] = sizes.get(file.package, 0) + len(paragraph) + 1
+            if size > DOCUMENT_CHARS:  # a file of hundreds of docstrings becomes several documents
+                documents.append("\n".join(lines))
+                lines, size = [], 0
+        if lines:
+            documents.append("\n".join(lines))
+    return documents, sizes
+
+
+def _task(files: list[_File], seen: set[bytes]) -> tuple[list[str], list[dict[str, str]], list[dict[str, str]]]:
+    """Labels and balanced train and dev rows; a dev passage shares no paragraph with `seen`."""
+    train: dict[str, list[str]] = {}
+    dev: dict[str, list[str]] = {}
+    openings: set[str] = set()
+    for file in sorted(files, key=lambda file: _hash("task", file.package, file.path)):
+        into = dev if file.held_out else train
+        for doc in file.docs:
+            passage = _passage([p for p in doc if _mark(p) not in seen] if file.held_out else doc)
+            opening = _NOT_LETTERS.sub("", passage.lower())[:40]
+            if passage and opening not in openings and not _NAMED.search(passage.lower()):
+                openings.add(opening)
+                into.setdefault(file.package, []).append(passage)
+    enough = [
+        name
+        for name in PACKAGES
+        if len(train.get(name, [])) >= MIN_TRAIN_EACH and len(dev.get(name, [])) >= MIN_DEV_EACH
+    ]
+    labels = enough[:LABELS]
+    return labels, _balanced(train, labels, TRAIN_EACH), _balanced(dev, labels, DEV_EACH)
+
+
+def _passage(doc: list[str]) -> str:
+    """The beginning of a docstring, about the length of a sequence, or an empty string."""
+    shortest, longest = PASSAGE_CHARS
+    text = ""
+    for paragraph in doc:
+        if len(text) + len(paragraph) > longest:
+            break
+        text = f"{text} {paragraph}".strip()
+    return text if len(text) >= shortest else ""
+
+
+def _balanced(passages: dict[str, list[str]], labels: list[str], most: int) -> list[dict[str, str]]:
+    each = min([most, *(len(passages[label]) for label in labels)])
+    chosen = [
+        {"text": text, "label": label}
+        for label in labels
+        for text in sorted(passages[label], key=lambda text: _hash("pick", text))[:each]
+    ]
+    return sorted(chosen, key=lambda row: _hash("order", row["text"]))
+
+
+def _jsonl(rows: list[dict[str, str]]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
