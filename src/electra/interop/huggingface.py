@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from electra import fsio
+from electra.checkpoint.tensors import read_tensors
 from electra.errors import CheckpointError
 from electra.interop import names, settings
 from electra.interop.names import OUTPUT_TABLE, TOKEN_TABLE, Tensors
@@ -69,7 +70,7 @@ def _read_json(path: Path) -> Any:
 
 def _read_tensors(path: Path) -> Tensors:
     if (path / WEIGHTS).is_file():
-        return read_safetensors(path / WEIGHTS)
+        return read_tensors(path / WEIGHTS)
     if (path / INDEX).is_file():
         return _read_pieces(path)
     pickles = sorted(file.name for file in path.iterdir() if file.suffix in _PICKLES)
@@ -90,16 +91,5 @@ def _read_pieces(path: Path) -> Tensors:
     for name in sorted({str(place) for place in places.values()}):
         if Path(name).name != name or not name.endswith(".safetensors"):
             raise CheckpointError(path / INDEX, f"names {name!r}, which is not a safetensors file of this folder")
-        tensors |= read_safetensors(path / name)
+        tensors |= read_tensors(path / name)
     return tensors
-
-
-def read_safetensors(path: Path) -> Tensors:
-    """All tensors of a file, on the CPU."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(path, f"cannot be read: {' '.join(str(error).split())}", fix="copy it again") from error

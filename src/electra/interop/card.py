@@ -1,0 +1,61 @@
+"""The README of an exported folder: what the model is, what it cost, how to load it."""
+
+from __future__ import annotations
+
+from electra import __version__
+from electra.interop.models import Source
+from electra.interop.settings import ARCHITECTURES
+from electra.model import cost
+
+
+def model_card(source: Source) -> str:
+    """Markdown that a model hub shows."""
+    weights = source.weights
+    kind = ARCHITECTURES[weights.head]
+    size = weights.config
+    count = sum(tensor.numel() for tensor in weights.tensors.values())
+    rows = [
+        ("network", f"{size.layers} layers x {size.width}, {size.heads} heads, embeddings {size.embedding}"),
+        ("parameters", f"{count:,}"),
+        ("vocabulary", f"{size.vocab_size:,} WordPieces, {'lower' if source.tokenizer.lowercase else 'mixed'} case"),
+        ("longest sequence in pre-training", f"{weights.length} tokens"),
+        *_training_rows(source),
+    ]
+    lines = [
+        "---",
+        "library_name: transformers",
+        "tags: [electra]",
+        "---",
+        f"# {_title(source)}",
+        "",
+        f"Pre-trained with Electra {__version__}. These are the weights of a `transformers` `{kind}`.",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {value} |" for name, value in rows),
+        "",
+        "```python",
+        "from transformers import AutoTokenizer, " + kind,
+        "",
+        'tokenizer = AutoTokenizer.from_pretrained("this folder")',
+        f'model = {kind}.from_pretrained("this folder")',
+        "```",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _title(source: Source) -> str:
+    kind = {"detection": "discriminator", "masked": "masked language model", None: "encoder"}[source.weights.head]
+    return f"ELECTRA {kind}" if source.run is None or source.run.objective.name == "rtd" else f"BERT {kind}"
+
+
+def _training_rows(source: Source) -> list[tuple[str, str]]:
+    if source.run is None or not source.step:
+        return []
+    bill = cost.train_flops(source.run, steps=source.step)
+    return [
+        ("preset", source.run.preset),
+        ("training", f"{source.step:,} steps, {bill.tokens:,} tokens"),
+        ("training FLOPs, the paper's convention", f"{bill.paper:.3g}"),
+        ("training FLOPs, matrix products", f"{bill.real:.3g}"),
+    ]

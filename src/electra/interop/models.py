@@ -1,0 +1,151 @@
+"""Any model folder as a tokenizer and a network ready to compute.
+
+Shapes: B sequences, L length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from electra.checkpoint import store
+from electra.checkpoint.tensors import read_tensors
+from electra.config.load import load
+from electra.config.schema import Config, ModelConfig
+from electra.errors import CheckpointError
+from electra.interop import huggingface, names
+from electra.interop.names import Part
+from electra.interop.network import Network, Weights, build, checked
+from electra.model.encoder import Shape, discriminator_shape, generator_shape
+from electra.model.heads import DetectionHead, MaskedHead
+from electra.tokenizer.codec import TOKENIZER_FILE, VOCAB_FILE, Tokenizer
+
+ACCEPTED = "give a run folder, one of its checkpoints, an exported folder or a transformers ELECTRA folder"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """One network of a model folder as data, with its tokenizer and where it came from."""
+
+    path: Path
+    weights: Weights
+    tokenizer: Tokenizer
+    run: Config | None = None
+    """The configuration of the run it was trained in, where that is known."""
+    step: int | None = None
+    """The step of the checkpoint, where it is one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """A model to use: on the CPU, in fp32, without dropout."""
+
+    path: Path
+    tokenizer: Tokenizer
+    config: ModelConfig
+    """The sizes of this network; a generator's are its own."""
+    module: Network
+    length: int
+    """The longest sequence it saw in pre-training, special tokens included; positions beyond are untrained."""
+    unused: tuple[str, ...] = ()
+    """Tensors of the folder that have no place in the network, such as a classifier's."""
+
+    @property
+    def shape(self) -> Shape:
+        return discriminator_shape(self.config)
+
+    @property
+    def head(self) -> DetectionHead | MaskedHead | None:
+        return self.module.head
+
+    def probabilities(
+        self, ids_BL: Tensor, lengths_B: Tensor | None = None, segments_BL: Tensor | None = None
+    ) -> Tensor:
+        """(B, L) probabilities that a token was replaced; what stands on padding means nothing."""
+        if not isinstance(self.head, DetectionHead):
+            kind = "is a masked language model" if self.head else "has an encoder only"
+            raise CheckpointError(self.path, f"{kind}: no replaced-token head", fix="give a discriminator")
+        segments_BL = torch.zeros_like(ids_BL) if segments_BL is None else segments_BL
+        with torch.inference_mode():
+            return self.module.logits(ids_BL, segments_BL, lengths_B).sigmoid()
+
+
+def load_model(path: Path, *, part: Part = "discriminator") -> Loaded:
+    """The model in a run folder, a checkpoint, an exported folder or a transformers folder.
+
+    `part` chooses between a run's two networks. A folder with one network gives that one, with the head it has;
+    `generator` is refused where that one is a discriminator.
+    """
+    source = read_source(path, part=part)
+    return Loaded(
+        path=path,
+        tokenizer=source.tokenizer,
+        config=source.weights.config,
+        module=build(source.weights),
+        length=source.weights.length,
+        unused=source.weights.unused,
+    )
+
+
+def read_source(path: Path, *, part: Part = "discriminator") -> Source:
+    """What `load_model` loads, as data."""
+    if not path.is_dir():
+        raise CheckpointError(path, "no such folder", fix=ACCEPTED)
+    run = path.resolve().parent.parent
+    if path.resolve().parent.name == store.FOLDER and (run / "config.toml").is_file():
+        store.verify(path)
+        source = _from_checkpoint(path.resolve(), run, part)
+    elif (path / "config.toml").is_file():
+        checkpoint = store.latest(path)
+        if checkpoint is None:
+            raise CheckpointError(path, "has no whole checkpoint yet", fix="train it first")
+        source = _from_checkpoint(checkpoint, path, part)
+    elif huggingface.is_folder(path):
+        weights = huggingface.read_folder(path)
+        if part == "generator" and weights.head != "masked":
+            raise CheckpointError(path, "is not a generator: it has no masked-token head")
+        source = Source(path=path, weights=weights, tokenizer=_tokenizer(path))
+    else:
+        raise CheckpointError(path, "holds neither config.toml nor config.json", fix=ACCEPTED)
+    entries, rows = source.tokenizer.vocab_size, source.weights.config.vocab_size
+    if entries != rows:
+        raise CheckpointError(path, f"its tokenizer has {entries} entries, but its token table {rows} rows")
+    return source
+
+
+def _from_checkpoint(checkpoint: Path, run: Path, part: Part) -> Source:
+    config = load(file=run / "config.toml")
+    tensors = names.network_of(read_tensors(checkpoint / "model.safetensors"), part)
+    if not any(name.startswith("encoder.") for name in tensors):
+        raise CheckpointError(checkpoint, f"has no {part}")
+    weights = Weights(
+        config=_sizes(config, part),
+        head="detection" if "head.score.weight" in tensors else "masked" if "head.bias" in tensors else None,
+        length=config.data.length,
+        tensors=tensors,
+    )
+    return Source(
+        path=checkpoint,
+        weights=checked(weights, checkpoint),
+        tokenizer=_tokenizer(run / "tokenizer"),
+        run=config,
+        step=int(checkpoint.name.removeprefix("step-")),
+    )
+
+
+def _sizes(config: Config, part: Part) -> ModelConfig:
+    if config.objective.name == "mlm" or part == "discriminator":
+        return config.model
+    shape = generator_shape(config.model, config.generator)
+    return replace(config.model, layers=shape.layers, width=shape.width, heads=shape.heads, ffn=shape.ffn)
+
+
+def _tokenizer(folder: Path) -> Tokenizer:
+    if not (folder / VOCAB_FILE).is_file() and not (folder / TOKENIZER_FILE).is_file():
+        raise CheckpointError(
+            folder, "has no tokenizer", fix=f"put the {VOCAB_FILE} that the model was trained with there"
+        )
+    return Tokenizer.load(folder)

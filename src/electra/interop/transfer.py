@@ -1,0 +1,129 @@
+"""Models out to transformers folders and in from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from electra.checkpoint import store
+from electra.config.load import load, preset, preset_names, to_toml
+from electra.config.schema import Config, GeneratorConfig, ObjectiveConfig
+from electra.config.validate import validate
+from electra.errors import CheckpointError, ConfigError
+from electra.fsio import commit_dir, read_json, write_atomic, write_json
+from electra.interop import huggingface, names
+from electra.interop.card import model_card
+from electra.interop.models import Source, read_source
+from electra.interop.names import Part, Tensors
+from electra.interop.network import Weights
+from electra.model.encoder import discriminator_shape, generator_shape
+from electra.tokenizer.codec import CONFIG_FILE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Imported:
+    """What came in: the run's configuration, and the parts of it that the folders did not have."""
+
+    config: Config
+    tensors: int
+    missing: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+def export_model(path: Path, out: Path, *, part: Part = "discriminator") -> Source:
+    """Write a model as a folder that transformers loads: config.json, model.safetensors, tokenizer, README.md."""
+    _require_free(out)
+    source = read_source(path, part=part)
+    with commit_dir(out) as aside:
+        huggingface.write_weights(aside, source.weights, pad_id=source.tokenizer.pad_id)
+        source.tokenizer.save(aside)
+        limits = {"model_max_length": source.weights.config.positions}
+        write_json(aside / CONFIG_FILE, read_json(aside / CONFIG_FILE) | limits)
+        write_atomic(aside / "README.md", model_card(source).encode())
+    return source
+
+
+def import_model(path: Path, out: Path, *, generator: Path | None = None) -> Imported:
+    """Make a run folder, at step 0, of a transformers folder or of a discriminator's and its generator's.
+
+    What the folders lack stays absent: nothing is filled with random numbers.
+    """
+    _require_free(out)
+    source = _read_transformers(path)
+    if generator is not None and source.weights.head == "masked":
+        raise CheckpointError(path, "is a masked language model", fix="give the discriminator first, then --generator")
+    small = _read_transformers(generator).weights if generator is not None else None
+    config = _config_for(source.weights, small, generator)
+    if config.objective.name == "mlm":
+        tensors: Tensors = source.weights.tensors
+        missing: tuple[str, ...] = ()
+    else:
+        tensors = names.run_of(source.weights.tensors, small.tensors if small else None)
+        absent = {"discriminator_head": source.weights.head is None, "generator": small is None}
+        missing = tuple(part for part, gone in absent.items() if gone)
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    with commit_dir(out) as aside:
+        write_atomic(aside / "config.toml", to_toml(config).encode())
+        source.tokenizer.save(aside / "tokenizer")
+        groups = {"model": tensors, "average": zeros, "square": zeros}
+        state = {"step": 0, "imported": True, "missing": list(missing)}
+        store.save(aside, step=0, tensors=groups, state=state, keep=1)
+    unused = source.weights.unused + (small.unused if small else ())
+    return Imported(config=config, tensors=len(tensors), missing=missing, unused=unused)
+
+
+def _require_free(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError("--out", f"{out} exists and is not an empty folder", fix="choose a new one")
+
+
+def _read_transformers(path: Path) -> Source:
+    if path.is_dir() and not huggingface.is_folder(path):
+        raise CheckpointError(path, "has no config.json", fix="give a folder that save_pretrained wrote")
+    return read_source(path)
+
+
+def _config_for(weights: Weights, small: Weights | None, generator: Path | None) -> Config:
+    """The nearest preset with the sizes that were read."""
+    objective = ObjectiveConfig(name="mlm" if weights.head == "masked" else "rtd")
+    config = _nearest(weights, objective.name)
+    fractions = config.generator
+    if small is not None and generator is not None:
+        fractions = _fractions(weights, small, generator)
+    config = replace(
+        config,
+        objective=objective,
+        model=weights.config,
+        generator=fractions,
+        data=replace(config.data, length=weights.length),
+    )
+    validate(config)
+    return config
+
+
+def _nearest(weights: Weights, objective: str) -> Config:
+    """The preset of this objective and shape, of this length where there is one; otherwise the default."""
+    shape = discriminator_shape(weights.config)
+    known = [preset(name) for name in preset_names()]
+    alike = [c for c in known if c.objective.name == objective and discriminator_shape(c.model) == shape]
+    same_length = [c for c in alike if c.data.length == weights.length]
+    return (same_length or alike or [load()])[0]
+
+
+def _fractions(weights: Weights, small: Weights, where: Path) -> GeneratorConfig:
+    """The generator's size in our terms; refused where the two networks were not trained together."""
+    if small.head != "masked":
+        raise CheckpointError(where, "is not a generator: it has no masked-token head")
+    for name, tensor in weights.tensors.items():
+        if name.startswith("embeddings.") and not torch.equal(tensor, small.tensors[name]):
+            reason = f"its {name} differs from the discriminator's, so the two were not trained together"
+            raise CheckpointError(where, reason, fix="the embeddings of both are one set of tables here")
+    own, kept = small.config, weights.config
+    fractions = GeneratorConfig(width=own.width / kept.width, depth=own.layers / kept.layers)
+    expected = generator_shape(kept, fractions)
+    if discriminator_shape(own) != expected:
+        reason = f"has {own.heads} heads and inner size {own.ffn}, but a generator of width {own.width}"
+        raise CheckpointError(where, f"{reason} has {expected.heads} and {expected.ffn} here")
+    return fractions
