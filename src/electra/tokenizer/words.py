@@ -26,6 +26,7 @@ class WordEncoder(dict[str, bytes]):
         self._tokenize = tokenizer.backend.model.tokenize
         self._bytes = [number.to_bytes(token_bytes, "little") for number in range(tokenizer.vocab_size)]
         self._limit = limit
+        self.token_bytes = token_bytes
 
     def encode(self, sentence: str) -> bytes:
         return b"".join(map(self.__getitem__, sentence.split(" ")))

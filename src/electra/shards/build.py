@@ -1,0 +1,322 @@
+"""`electra prepare`: text files in, tokenizer and shards out; run again, it continues or says that all is done."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from electra.corpus.blocks import BLOCK_BYTES, Blocks
+from electra.corpus.sample import sample
+from electra.corpus.sources import HUB, STDIN, Source, resolve
+from electra.errors import ConfigError, DataError, ElectraError, Resumable
+from electra.fsio import commit_dir, read_json, remove_leftovers, sha256_file, write_json
+from electra.progress import progress, say, scaled
+from electra.shards.finalise import finalise
+from electra.shards.format import HELD_OUT, MANIFEST, TOKENIZER, TRAIN, WORK, check_files, read_manifest
+from electra.shards.guard import claim, lock, stoppable, storage
+from electra.shards.options import PrepareOptions, parse_worker, refuse_changes
+from electra.shards.pool import Job, run
+from electra.shards.units import read_header, unit_key, unit_path
+from electra.tokenizer.codec import Tokenizer, read_vocab
+from electra.tokenizer.train import train
+
+_CHOICES, _SAMPLED = "options.json", "sample.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """How a preparation went."""
+
+    folder: Path
+    manifest: dict[str, Any] | None
+    """None where other workers still have units to do."""
+    already_done: bool = False
+    """Everything was there and verified; nothing was written."""
+    seconds: float = 0.0
+    text_bytes: int = 0
+    """Text that this run tokenized."""
+    units: int = 0
+    units_kept: int = 0
+    """Units that an earlier run had finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What was asked for."""
+
+    out: Path
+    given: dict[str, Sequence[str]]
+    """Names of sources by split; held-out ones first, so that their documents win over equal ones."""
+    options: PrepareOptions
+    vocab: list[str] | None
+    recorded: dict[str, Any]
+    workers: int
+    number: int
+    total: int
+
+    @property
+    def work(self) -> Path:
+        return self.out / WORK
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What one pass over the sources found."""
+
+    units: list[Path] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    held_out_units: int = 0
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    kept: int = 0
+    position: int = 0
+    text_bytes: int = 0
+
+
+def prepare(
+    sources: Sequence[str],
+    *,
+    out: Path,
+    options: PrepareOptions | None = None,
+    vocab: Path | None = None,
+    held_out: Sequence[str] = (),
+    workers: int | None = None,
+    worker: str | None = None,
+) -> Result:
+    """Tokenizer and shards of the sources in the folder `out`; a finished folder is verified instead.
+
+    From a script, call this under `if __name__ == "__main__":`, because worker processes import the script.
+    """
+    request = _request(sources, out, options or PrepareOptions(), vocab, held_out, workers, worker)
+    started = time.monotonic()
+    with storage(out):
+        if (out / MANIFEST).exists():
+            return _verify(request)
+        made = _claim_folder(request)
+        try:
+            with stoppable(out), lock(request.work, number=request.number, total=request.total):
+                result = _build(request)
+        except (ElectraError, OSError) as error:
+            if not isinstance(error, Resumable) and not any(request.work.glob("units/*.unit")):
+                _leave_nothing(request, made=made)
+            raise
+    return Result(
+        folder=out,
+        manifest=result[0],
+        seconds=time.monotonic() - started,
+        text_bytes=result[1].text_bytes,
+        units=len(result[1].units),
+        units_kept=result[1].kept,
+    )
+
+
+def _request(
+    sources: Sequence[str],
+    out: Path,
+    options: PrepareOptions,
+    vocab: Path | None,
+    held_out: Sequence[str],
+    workers: int | None,
+    worker: str | None,
+) -> _Request:
+    options.check()
+    workers = workers if workers is not None else len(os.sched_getaffinity(0))
+    if workers < 1:
+        raise ConfigError("--workers", f"{workers} is not at least 1")
+    number, total = parse_worker(worker)
+    if not sources:
+        raise ConfigError("SOURCE", "nothing to prepare", fix="name a file, a folder, a glob, - or hf:NAME")
+    if [*sources, *held_out].count(STDIN) > 1:
+        raise ConfigError("SOURCE", "standard input can be read only once")
+    return _Request(
+        out=out,
+        given={HELD_OUT: held_out, TRAIN: sources},
+        options=options,
+        vocab=read_vocab(vocab) if vocab else None,
+        recorded=options.recorded(vocab_sha256=sha256_file(vocab) if vocab else None, held_out_given=bool(held_out)),
+        workers=workers,
+        number=number,
+        total=total,
+    )
+
+
+def _claim_folder(request: _Request) -> bool:
+    """Make the folder; True where it was not there. One with other things in it is not ours to write to."""
+    made = not request.out.exists()
+    if not made and not request.work.exists() and any(request.out.iterdir()):
+        raise ConfigError("--out", f"{request.out} is not empty and holds no prepared data", fix="use another folder")
+    request.work.mkdir(parents=True, exist_ok=True)
+    return made
+
+
+def _leave_nothing(request: _Request, *, made: bool) -> None:
+    if request.total == 1:
+        shutil.rmtree(request.work, ignore_errors=True)
+        if made:
+            with contextlib.suppress(OSError):
+                request.out.rmdir()
+
+
+def _build(request: _Request) -> tuple[dict[str, Any] | None, _Pass]:
+    if request.total == 1:
+        remove_leftovers(request.out)
+        remove_leftovers(request.work / "units")
+    found = {split: _resolve(request, given) for split, given in request.given.items()}
+    choices = {**request.recorded, **{split: [source.name for source in some] for split, some in found.items()}}
+    if (request.work / _CHOICES).exists():
+        refuse_changes(read_json(request.work / _CHOICES), choices, folder=request.out)
+    else:
+        write_json(request.work / _CHOICES, choices)
+    tokenizer = _tokenizer(request, found[TRAIN])
+    state = _tokenize(request, found, tokenizer)
+    if (request.out / MANIFEST).exists():  # another worker was quicker
+        return read_manifest(request.out), state
+    missing = sum(_key(path) != key for path, key in zip(state.units, state.keys, strict=True))
+    if missing:
+        say(f"this worker is done; {missing} of {len(state.units)} units wait for other workers")
+        return None, state
+    with claim(request.work / "finalise.lock") as mine:
+        if not mine:
+            say("another worker is writing the shards")
+            return None, state
+        if (request.out / MANIFEST).exists():
+            return read_manifest(request.out), state
+        manifest = finalise(
+            request.out,
+            state.units,
+            held_out_units=state.held_out_units,
+            share=request.recorded.get("held_out_share"),
+            tokenizer=tokenizer,
+            about={"options": request.recorded, "sources": state.sources},
+        )
+        shutil.rmtree(request.work, ignore_errors=True)
+    return manifest, state
+
+
+def _resolve(request: _Request, given: Sequence[str]) -> list[Source]:
+    return resolve(given, spool=request.work / "spool", text_column=request.options.text_column, skip=request.out)
+
+
+def _tokenizer(request: _Request, sources: Sequence[Source]) -> Tokenizer:
+    """The given or trained tokenizer, saved where worker processes load it."""
+    options, folder = request.options, request.work / TOKENIZER
+    digest = ""
+    if request.vocab is not None:
+        tokenizer = Tokenizer(request.vocab, lowercase=options.lowercase, strip_accents=options.strip_accents)
+    else:
+        part = sample(sources, text_column=options.text_column)
+        if not part.blocks:
+            raise DataError("corpus", "is empty: no text in any source")
+        digest = part.sha256
+        if (folder / _SAMPLED).exists() and read_json(folder / _SAMPLED) == digest:
+            return Tokenizer.load(folder)
+        with progress("Training the vocabulary", unit="entries") as bar:
+            tokenizer = train(
+                part.lines(text_column=options.text_column),
+                vocab_size=options.vocab_size,
+                lowercase=options.lowercase,
+                strip_accents=options.strip_accents,
+            )
+            bar.update(tokenizer.vocab_size)
+    if request.total == 1:
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        with commit_dir(folder) as aside:
+            tokenizer.save(aside)
+            write_json(aside / _SAMPLED, digest)
+    except OSError:  # another worker put the same one there first
+        if not folder.exists() or Tokenizer.load(folder).fingerprint != tokenizer.fingerprint:
+            raise
+    return tokenizer
+
+
+def _tokenize(request: _Request, found: dict[str, list[Source]], tokenizer: Tokenizer) -> _Pass:
+    state = _Pass()
+    size = sum(source.path.stat().st_size for sources in found.values() for source in sources)
+    workers = 1 if size <= BLOCK_BYTES else request.workers  # starting processes would take longer
+    documents = tokens = 0
+    with progress("Tokenizing", total=float(size), unit="B") as bar:
+        jobs = _jobs(request, found, state, fingerprint=tokenizer.fingerprint)
+        headers = run(
+            jobs, tokenizer=tokenizer, folder=request.work / TOKENIZER, options=request.options, workers=workers
+        )
+        with contextlib.closing(headers):
+            for header in headers:
+                documents += header.documents
+                tokens += header.tokens
+                state.text_bytes += header.text_bytes
+                bar.update(state.position, f"{scaled(documents)} documents, {scaled(tokens)} tokens")
+        bar.update(size)
+    if not state.units:
+        raise DataError("corpus", "is empty: no text in any source")
+    return state
+
+
+def _jobs(request: _Request, found: dict[str, list[Source]], state: _Pass, *, fingerprint: str) -> Iterator[Job]:
+    """Read everything once; the blocks that are this worker's and not done yet become jobs."""
+    options, before = request.options, 0
+    for split, sources in found.items():
+        for source in sources:
+            blocks = Blocks(source, text_column=options.text_column)
+            for block in blocks:
+                index = len(state.units)
+                path, key = unit_path(request.work, index), unit_key(block, options=options, fingerprint=fingerprint)
+                state.units.append(path)
+                state.keys.append(key)
+                state.position = before + blocks.position
+                if index % request.total != request.number:
+                    continue
+                if _key(path) == key:
+                    state.kept += 1
+                elif not (request.out / MANIFEST).exists():
+                    yield Job(block, path, key)
+            size = source.path.stat().st_size
+            before += size
+            state.sources.append({"name": source.name, "split": split, "bytes": size, "sha256": blocks.sha256})
+        if split == HELD_OUT:
+            state.held_out_units = len(state.units)
+
+
+def _key(path: Path) -> str:
+    header = read_header(path)
+    return header.key if header else ""
+
+
+def _verify(request: _Request) -> Result:
+    """The same command on finished data: compare what was asked, check every file, change nothing."""
+    manifest = read_manifest(request.out)
+    before, now = dict(manifest["options"]), dict(request.recorded)
+    files: list[tuple[str, str, Source | None]] = []
+    for split, given in request.given.items():
+        before[split] = [entry["name"] for entry in manifest["sources"] if entry["split"] == split]
+        for name in given:
+            apart = name == STDIN or name.startswith(HUB)
+            files += [(split, name, None)] if apart else [(split, s.name, s) for s in _resolve(request, [name])]
+        now[split] = [name for where, name, _ in files if where == split]
+    refuse_changes(before, now, folder=request.out)
+    for entry, (_, name, source) in zip(manifest["sources"], files, strict=True):
+        if (digest := _digest(name, source)) and digest != entry["sha256"]:
+            raise ConfigError(str(request.out), f"source '{name}' has changed since", fix="use another --out")
+    check_files(request.out, manifest, verify=True)
+    shutil.rmtree(request.work, ignore_errors=True)
+    return Result(folder=request.out, manifest=manifest, already_done=True)
+
+
+def _digest(name: str, source: Source | None) -> str:
+    """sha256 of a source; empty where there is nothing to compare (a hub data set is not fetched again)."""
+    if source is not None:
+        return sha256_file(source.path)
+    if name != STDIN:
+        return ""
+    digest, size = hashlib.sha256(), 0
+    while piece := sys.stdin.buffer.read(1 << 20):
+        digest.update(piece)
+        size += len(piece)
+    return digest.hexdigest() if size else ""
