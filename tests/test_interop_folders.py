@@ -15,7 +15,9 @@ import torch
 from click.testing import CliRunner, Result
 from model_folders import MLM, RTD, SIZE, VOCAB, make_run
 
+from electra.batches.order import Cursor
 from electra.checkpoint.store import checkpoint_path, latest
+from electra.checkpoint.store import load as load_checkpoint
 from electra.checkpoint.tensors import read_tensors
 from electra.cli.export import command as export_command
 from electra.cli.import_ import command as import_command
@@ -26,6 +28,7 @@ from electra.interop.models import load_model
 from electra.interop.transfer import export_model, import_model
 from electra.model.heads import DetectionHead, MaskedHead
 from electra.tokenizer.codec import Tokenizer
+from electra.train.loop import Position
 
 transformers = pytest.importorskip("transformers")
 TEXT = "The dog sat on the mat, and we saw money."
@@ -139,6 +142,9 @@ def test_promise_15_a_run_out_and_in_is_bitwise(run: Path, tmp_path: Path) -> No
     assert all(before[name].numpy().tobytes() == after[name].numpy().tobytes() for name in before)
     config = load(file=tmp_path / "back" / "config.toml")
     assert (config.model, config.generator, config.data.length) == (SIZE, GeneratorConfig(width=0.5), 24)
+    _, state = load_checkpoint(newest)
+    start = Position(**(state | {"cursor": Cursor(**state["cursor"])}))
+    assert start == Position(total_steps=config.train.steps), "what pre-training starts from"
     moments = read_tensors(newest / "optimizer.safetensors")
     assert len(moments) == 2 * len(before) and not any(tensor.any() for tensor in moments.values())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -20,6 +20,7 @@ from electra.interop.names import Part, Tensors
 from electra.interop.network import Weights
 from electra.model.encoder import discriminator_shape, generator_shape
 from electra.tokenizer.codec import CONFIG_FILE
+from electra.train.loop import Position
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,8 +69,8 @@ def import_model(path: Path, out: Path, *, generator: Path | None = None) -> Imp
         write_atomic(aside / "config.toml", to_toml(config).encode())
         source.tokenizer.save(aside / "tokenizer")
         groups = {"model": tensors, "average": zeros, "square": zeros}
-        state = {"step": 0, "imported": True, "missing": list(missing)}
-        store.save(aside, step=0, tensors=groups, state=state, keep=1)
+        start = Position(total_steps=None if config.train.max_minutes else config.train.steps)
+        store.save(aside, step=0, tensors=groups, state=asdict(start), keep=1)
     unused = source.weights.unused + (small.unused if small else ())
     return Imported(config=config, tensors=len(tensors), missing=missing, unused=unused)
 

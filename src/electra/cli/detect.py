@@ -1,0 +1,91 @@
+"""`electra detect`: the tokens of a text that look replaced."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from electra.detect import TokenVerdict
+
+
+@click.command("detect")
+@click.option("--model", type=click.Path(path_type=Path), required=True, metavar="M", help="Run or model folder.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a text, on a line of its own.")
+@click.option(
+    "--threshold", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Mark from this probability on."
+)
+@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+def command(model: Path, as_json: bool, threshold: float, texts: tuple[str, ...]) -> None:
+    """Mark the tokens of each TEXT, or of each line of standard input, that look replaced."""
+    if not texts and sys.stdin.isatty():
+        raise click.UsageError("give a TEXT, or lines on standard input")
+    from electra.detect import detect
+    from electra.interop.models import load_model
+
+    loaded = load_model(model)
+    for text in texts or _lines():
+        verdicts = detect(loaded, text, threshold=threshold)
+        if as_json:
+            click.echo(json.dumps({"text": text, "tokens": [asdict(v) for v in verdicts]}, ensure_ascii=False))
+        else:
+            _show(text, verdicts)
+        sys.stdout.flush()
+
+
+def _lines() -> Iterator[str]:
+    from electra.errors import DataError
+
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DataError("standard input", f"line {number} is not valid UTF-8") from error
+
+
+def _show(text: str, verdicts: Iterable[TokenVerdict]) -> None:
+    """Colour on a terminal that has it, marks elsewhere."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        console = Console()
+        if console.color_system is not None and not console.no_color:
+            console.print(coloured(text, verdicts), soft_wrap=True)
+            return
+    click.echo(marked(text, verdicts))
+
+
+def pieces(text: str, verdicts: Iterable[TokenVerdict]) -> Iterator[tuple[str, float | None]]:
+    """The text in order, cut so that each flagged token is a piece with its probability."""
+    shown = "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    end = 0
+    for verdict in verdicts:
+        start = max(end, verdict.start)  # two tokens can come from one character
+        if verdict.flagged and start < verdict.end:
+            yield shown[end:start], None
+            yield shown[start : verdict.end], verdict.probability
+            end = verdict.end
+    yield shown[end:], None
+
+
+def marked(text: str, verdicts: Iterable[TokenVerdict]) -> str:
+    """`the chef [cooked|0.93] the meal`."""
+    return "".join(piece if p is None else f"[{piece}|{p:.2f}]" for piece, p in pieces(text, verdicts))
+
+
+def coloured(text: str, verdicts: Iterable[TokenVerdict]) -> object:
+    """The text as rich draws it: flagged tokens on red, their probability behind them."""
+    from rich.text import Text
+
+    drawn = Text()
+    for piece, probability in pieces(text, verdicts):
+        drawn.append(piece, style=None if probability is None else "bold white on red")
+        if probability is not None:
+            drawn.append(f" {probability:.2f}", style="dim")
+    return drawn

@@ -1,0 +1,153 @@
+"""Which tokens look replaced: the numbers, the windows, the marks and the command."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from model_folders import MLM, WORDS, make_run
+
+from electra.cli.detect import command, marked
+from electra.detect import TokenVerdict, detect, probabilities, window_starts
+from electra.errors import CheckpointError, DataError
+from electra.interop.models import Loaded, load_model
+
+TEXT = "The chef ate the zebra, and we saw money!"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("detect") / "run"
+    make_run(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def loaded(run: Path) -> Loaded:
+    return load_model(run)
+
+
+def test_verdicts_stand_on_the_text(loaded: Loaded) -> None:
+    verdicts = detect(loaded, TEXT, threshold=0.4)
+    joined = "".join(TEXT[v.start : v.end] for v in verdicts)
+    assert joined == TEXT.replace(" ", "")
+    assert [v.token for v in verdicts][:4] == ["the", "chef", "ate", "the"]
+    assert any(v.token.startswith("##") for v in verdicts)
+    assert all(v.flagged == (v.probability >= 0.4) for v in verdicts)
+    ids = [loaded.tokenizer.cls_id, *loaded.tokenizer.encode(TEXT), loaded.tokenizer.sep_id]
+    direct = loaded.probabilities(torch.tensor([ids]))[0, 1:-1].tolist()
+    assert [v.probability for v in verdicts] == pytest.approx(direct, abs=1e-6)
+
+
+def test_nothing_gives_nothing(loaded: Loaded) -> None:
+    assert detect(loaded, "") == [] and detect(loaded, " \t ") == []
+
+
+def test_unicode_offsets_are_characters(loaded: Loaded) -> None:
+    text = "\N{GRINNING FACE} the caf\N{LATIN SMALL LETTER E WITH ACUTE} \N{LATIN CAPITAL LETTER I WITH DOT ABOVE}!"
+    verdicts = detect(loaded, text, threshold=0.0)
+    assert text[verdicts[1].start : verdicts[1].end] == "the"
+    assert verdicts[0].token == "[UNK]" and (verdicts[0].start, verdicts[0].end) == (0, 1)
+
+
+@given(count=st.integers(0, 400), room=st.integers(1, 60))
+def test_windows_cover_every_token_and_are_full(count: int, room: int) -> None:
+    starts = window_starts(count, room)
+    covered = {place for start in starts for place in range(start, min(count, start + room))}
+    assert covered == set(range(count))
+    assert starts == sorted(set(starts))
+    assert all(start + room <= count for start in starts) or len(starts) == 1
+    if count > room >= 4:  # a token far from both ends of the text has a quarter of a window on each side
+        for place in range(room // 2, count - room // 2):
+            assert max(min(place - s, s + room - 1 - place) for s in starts if s <= place < s + room) >= room // 4 - 1
+
+
+def test_a_long_text_is_seen_in_windows(loaded: Loaded) -> None:
+    words = [WORDS[number * 7 % len(WORDS)] for number in range(500)]
+    ids = loaded.tokenizer.encode(" ".join(words))
+    room = loaded.length - 2
+    assert len(ids) == 500 and room == 22
+    found = probabilities(loaded, ids)
+    # By hand: the first window decides its first tokens, the last one its last, a middle one what stands in its middle.
+    cls, sep = loaded.tokenizer.cls_id, loaded.tokenizer.sep_id
+
+    def window(start: int) -> list[float]:
+        row = torch.tensor([[cls, *ids[start : start + room], sep]])
+        return loaded.probabilities(row)[0, 1:-1].tolist()  # type: ignore[no-any-return]
+
+    assert found[:11] == pytest.approx(window(0)[:11], abs=1e-6)
+    assert found[-10:] == pytest.approx(window(500 - room)[-10:], abs=1e-6)
+    assert found[11 * 9 + 6 : 11 * 9 + 16] == pytest.approx(window(11 * 9)[6:16], abs=1e-6)
+
+
+def test_models_that_cannot_detect_are_named(loaded: Loaded, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="length of 2 has no room"):
+        detect(replace(loaded, length=2), TEXT)
+    make_run(tmp_path / "bert", MLM)
+    done = CliRunner().invoke(command, ["--model", str(tmp_path / "bert"), TEXT])
+    assert isinstance(done.exception, CheckpointError) and "no replaced-token head" in str(done.exception)
+
+
+def verdict(start: int, end: int, probability: float, *, flagged: bool = True) -> TokenVerdict:
+    return TokenVerdict(token="x", start=start, end=end, probability=probability, flagged=flagged)
+
+
+def test_marks() -> None:
+    text = "the chef cooked\x1b[31m it"
+    verdicts = [verdict(0, 3, 0.1, flagged=False), verdict(4, 8, 0.934), verdict(9, 12, 0.5), verdict(12, 15, 1.0)]
+    assert marked(text, verdicts) == "the [chef|0.93] [coo|0.50][ked|1.00]\N{REPLACEMENT CHARACTER}[31m it"
+    assert marked("ab", [verdict(0, 1, 0.9), verdict(0, 1, 0.8)]) == "[a|0.90]b"
+
+
+def test_command_marks_and_json(run: Path) -> None:
+    plain = CliRunner().invoke(command, ["--model", str(run), "--threshold", "0", "the dog", "a cat"])
+    assert plain.exit_code == 0
+    first, second = plain.output.splitlines()
+    assert first.startswith("[the|0.") and "[dog|0." in first and second.startswith("[a|0.")
+    none = CliRunner().invoke(command, ["--model", str(run), "--threshold", "1", "the dog"])
+    assert none.output == "the dog\n"
+    both = CliRunner().invoke(command, ["--model", str(run), "--json"], input="the dog\n\nwe saw\r\n")
+    rows = [json.loads(line) for line in both.output.splitlines()]
+    assert [row["text"] for row in rows] == ["the dog", "", "we saw"]
+    assert [len(row["tokens"]) for row in rows] == [2, 0, 2]
+    assert set(rows[0]["tokens"][1]) == {"token", "start", "end", "probability", "flagged"}
+    assert (rows[0]["tokens"][1]["start"], rows[0]["tokens"][1]["end"]) == (4, 7)
+
+
+def test_command_refuses_bad_input(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = CliRunner().invoke(command, ["--model", str(run)], input=b"fine\n\xff\xfe\n")
+    assert isinstance(done.exception, DataError) and "line 2 is not valid UTF-8" in str(done.exception)
+    assert CliRunner().invoke(command, ["--model", str(run), "--threshold", "1.5", "x"]).exit_code == 2
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+    with pytest.raises(Exception, match="give a TEXT"):
+        command.main(["--model", str(run)], standalone_mode=False)
+
+
+def test_colour_on_a_terminal(run: Path) -> None:
+    def seen(**environment: str) -> str:
+        keep, give = pty.openpty()
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm-256color", **environment}
+        args = [sys.executable, "-m", "electra", "detect", "--model", str(run), "--threshold", "0", "the dog"]
+        process = subprocess.run(args, stdout=give, stdin=subprocess.DEVNULL, env=env, timeout=120)
+        os.close(give)
+        text = os.read(keep, 10_000).decode()
+        os.close(keep)
+        assert process.returncode == 0
+        return text
+
+    assert "\x1b[1;37;41mthe\x1b[0m" in seen()
+    plain = seen(NO_COLOR="1")
+    assert "\x1b" not in plain and plain.startswith("[the|0.")
