@@ -18,13 +18,15 @@ from model_folders import MLM, RTD, SIZE, VOCAB, make_run
 from electra.batches.order import Cursor
 from electra.checkpoint.store import checkpoint_path, latest
 from electra.checkpoint.store import load as load_checkpoint
+from electra.checkpoint.store import save as save_checkpoint
 from electra.checkpoint.tensors import read_tensors
 from electra.cli.export import command as export_command
 from electra.cli.import_ import command as import_command
 from electra.config.load import load
 from electra.config.schema import GeneratorConfig
 from electra.errors import CheckpointError, ConfigError, ElectraError
-from electra.interop.models import load_model
+from electra.interop.huggingface import write_weights
+from electra.interop.models import load_model, read_source
 from electra.interop.transfer import export_model, import_model
 from electra.model.heads import DetectionHead, MaskedHead
 from electra.tokenizer.codec import Tokenizer
@@ -250,6 +252,29 @@ def test_promise_20_what_cannot_be_loaded_is_named(
     with pytest.raises(CheckpointError, match=message) as caught:
         load_model(folder)
     assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_output_table_of_its_own_is_refused(run: Path, tmp_path: Path) -> None:
+    export_model(run, tmp_path / "g", part="generator")
+    rewrite(tmp_path / "g", lambda t: t.update({"generator_lm_head.weight": t[WORD] + 1}))
+    with pytest.raises(CheckpointError, match="generator_lm_head.weight differs from the token table"):
+        load_model(tmp_path / "g")
+
+
+def test_a_checkpoint_without_a_tensor_is_refused(run: Path) -> None:
+    tensors = read_tensors(checkpoint_path(run, 70) / "model.safetensors")
+    del tensors["discriminator.layers.0.up.bias"]
+    groups = {"model": tensors, "average": {}, "square": {}}
+    save_checkpoint(run, step=90, tensors=groups, state={}, keep=9)
+    with pytest.raises(CheckpointError, match="step-00000090: lacks 1 tensors, the first is encoder.layers.0.up.bias"):
+        load_model(run)
+
+
+def test_weights_that_cannot_be_written(run: Path, tmp_path: Path) -> None:
+    source = read_source(run)
+    (tmp_path / "model.safetensors").mkdir()
+    with pytest.raises(CheckpointError, match="model.safetensors: could not be written"):
+        write_weights(tmp_path, source.weights, pad_id=0)
 
 
 def test_promise_17_a_pickle_is_never_opened(run: Path, tmp_path: Path) -> None:

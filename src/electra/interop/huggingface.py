@@ -46,12 +46,16 @@ def read_folder(path: Path) -> Weights:
 
 def write_weights(folder: Path, weights: Weights, *, pad_id: int) -> None:
     """Put config.json and model.safetensors into `folder`."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     table = names.translation(discriminator_shape(weights.config), weights.head)
     values = settings.to_transformers(weights.config, head=weights.head, pad_id=pad_id, length=weights.length)
     (folder / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    save_file(names.to_transformers(weights.tensors, table), folder / WEIGHTS, metadata={"format": "pt"})
+    try:
+        save_file(names.to_transformers(weights.tensors, table), folder / WEIGHTS, metadata={"format": "pt"})
+    except (SafetensorError, OSError) as error:  # the disk is full, mostly
+        raise CheckpointError(folder / WEIGHTS, f"could not be written: {error}") from error
 
 
 def _with_prefix(theirs: Tensors) -> Tensors:

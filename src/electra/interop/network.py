@@ -56,8 +56,7 @@ class Network(nn.Module):
 
     def logits(self, ids_BL: Tensor, segments_BL: Tensor, lengths_B: Tensor | None) -> Tensor:
         """What the head says, without dropout: (B, L) replaced or (B, L, V) over the vocabulary."""
-        if self.head is None:
-            raise CheckpointError("model", "has no pre-training head")
+        assert self.head is not None, "an encoder without a head has no logits"
         hidden_BLD = self(ids_BL, segments_BL, lengths_B)
         if isinstance(self.head, MaskedHead):
             return self.head(hidden_BLD, self.embeddings.token.weight, self.head.bias)  # type: ignore[no-any-return]
