@@ -51,7 +51,9 @@ def pretrain(config: Config, *, data: Path, out: Path) -> Path:
     if config.train.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    if device.type == "cuda":
+    if device.type == "cpu":
+        hardware.keep_freed_memory()
+    else:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     world = join(device)
     try:

@@ -25,11 +25,19 @@ def derive(*address: int | str) -> int:
 
 def mix(x: Any) -> Any:
     """Avalanche every bit of int32 words (the `lowbias32` permutation)."""
-    x = x ^ ((x >> 16) & 0xFFFF)
-    x = x * _M1
-    x = x ^ ((x >> 15) & 0x1FFFF)
-    x = x * _M2
-    return x ^ ((x >> 16) & 0xFFFF)
+    x = x ^ _shifted(x, 16)
+    x *= _M1
+    x ^= _shifted(x, 15)
+    x *= _M2
+    x ^= _shifted(x, 16)
+    return x
+
+
+def _shifted(x: Any, count: int) -> Any:
+    """Words shifted right with zeros coming in; in place after the first pass, since masks are drawn by the million."""
+    y = x >> count
+    y &= (1 << (32 - count)) - 1
+    return y
 
 
 def fold(key: Any, data: Any) -> Any:

@@ -25,9 +25,14 @@ SHORTEST = 5  # the shortest length that a shortened sequence aims at
 class Split(Protocol):
     """What a layout needs of prepared data (see `electra.shards.dataset`)."""
 
-    sentence_starts: Int64s
-    document_starts: Int64s
-    document_ids: NDArray[np.uint64]
+    @property
+    def sentence_starts(self) -> Int64s: ...
+
+    @property
+    def document_starts(self) -> Int64s: ...
+
+    @property
+    def document_ids(self) -> NDArray[np.uint64]: ...
 
     def gather(self, positions: Int64s) -> Int32s: ...
 

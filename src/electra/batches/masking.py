@@ -43,8 +43,7 @@ def choose(
     purpose_B1 = rng.fold(keys_B, CHOOSE)[:, None]
     words_BL = rng.bits(purpose_B1, rng.mix(place_L.to(torch.int32)))
     # Unsigned hash, then position: no ties, so the same choice on every device.
-    rank_BL = ((words_BL.long() & 0xFFFFFFFF) << 16) | place_L
-    rank_BL = torch.where(allowed_BL, rank_BL, (1 << 48) + place_L)
+    rank_BL = ((~allowed_BL).long() << 48) | ((words_BL.long() & 0xFFFFFFFF) << 16) | place_L
     number_S = torch.arange(slots, device=ids_BL.device)
     if masking.policy == "without_replacement":
         chosen_BS = rank_BL.topk(slots, dim=1, largest=False, sorted=True).indices
@@ -61,7 +60,8 @@ def choose(
 def show_draws(slots: Slots, keys_B: Tensor) -> Tensor:
     """A uniform number for each slot that decides what the reader sees there."""
     number_S = torch.arange(slots.positions_BS.shape[1], dtype=torch.int32, device=keys_B.device)
-    return rng.uniform(rng.bits(rng.fold(keys_B, SHOW)[:, None], rng.mix(number_S)))
+    draws_BS: Tensor = rng.uniform(rng.bits(rng.fold(keys_B, SHOW)[:, None], rng.mix(number_S)))
+    return draws_BS
 
 
 def put(ids_BL: Tensor, positions_BS: Tensor, values_BS: Tensor, where_BS: Tensor) -> Tensor:

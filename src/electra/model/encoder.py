@@ -56,7 +56,7 @@ class Encoder(nn.Module):
 
     def forward(self, x_BLE: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None = None) -> Tensor:
         """Last hidden states (B, L, D); `lengths_B` None means no padding; `keys_B` None means no dropout."""
-        x = x_BLE.to(self.layers[0].up.weight.dtype)
+        x = x_BLE.to(next(self.layers.parameters()).dtype)
         if self.project is not None:
             x = self.project(x)
         bias = None if lengths_B is None else padding_bias(lengths_B, x.shape[1], x.dtype)

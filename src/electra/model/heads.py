@@ -35,4 +35,5 @@ class DetectionHead(nn.Module):
         self.score = nn.Linear(width, 1)
 
     def forward(self, hidden_BLD: Tensor) -> Tensor:
-        return self.score(F.gelu(self.dense(hidden_BLD))).squeeze(-1).float()
+        scores_BL: Tensor = self.score(F.gelu(self.dense(hidden_BLD))).squeeze(-1)
+        return scores_BL.float()

@@ -24,7 +24,7 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         shape = self.weight.shape
-        if x.dtype == self.weight.dtype:
+        if x.dtype == self.weight.dtype or x.device.type == "cpu":  # the CPU kernel mixes precisions itself
             return F.layer_norm(x, shape, self.weight, self.bias, NORM_EPS)
         return F.layer_norm(x.float(), shape, self.weight, self.bias, NORM_EPS).to(x.dtype)
 
@@ -54,7 +54,8 @@ class Attention(nn.Module):
     def forward(self, x_BLD: Tensor, bias_B11L: Tensor | None, keys_B: Tensor | None) -> Tensor:
         q, k, v = self.qkv(x_BLD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         mixed_BNLH = attend(q, k, v, bias_B11L, self.rate, keys_B)
-        return self.out(mixed_BNLH.transpose(1, 2).flatten(2))
+        out_BLD: Tensor = self.out(mixed_BNLH.transpose(1, 2).flatten(2))
+        return out_BLD
 
 
 class Layer(nn.Module):
@@ -75,7 +76,8 @@ class Layer(nn.Module):
         mixed = self.attention(x_BLD, bias_B11L, site_keys(keys_B, site))
         x_BLD = self.attention_norm(x_BLD + dropout(mixed, self.rate, site_keys(keys_B, site + 1)))
         fed = self.down(F.gelu(self.up(x_BLD)))
-        return self.norm(x_BLD + dropout(fed, self.rate, site_keys(keys_B, site + 2)))
+        x_BLD = self.norm(x_BLD + dropout(fed, self.rate, site_keys(keys_B, site + 2)))
+        return x_BLD
 
 
 class Embeddings(nn.Module):

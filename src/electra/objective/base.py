@@ -37,7 +37,9 @@ class Evaluation(NamedTuple):
 class Objective(Protocol):
     """A training signal: what to predict in a batch, the loss of a micro-batch, and how to judge it."""
 
-    stats: tuple[str, ...]
+    @property
+    def stats(self) -> tuple[str, ...]:
+        """Names of the sums that `loss` returns."""
 
     def plan(self, batch: Sequences) -> Slots:
         """The prediction slots of a whole batch."""

@@ -37,17 +37,16 @@ def pad_vocabulary(table_VE: Tensor, bias_V: Tensor) -> tuple[Tensor, Tensor]:
     return F.pad(table_VE, (0, 0, 0, missing)), F.pad(bias_V, (0, missing), value=-1e4)
 
 
-def sample(logits_MV: Tensor, keys_M: Tensor) -> Tensor:
-    """One token id a row, drawn from softmax(logits): first a block by its total, then a token inside it."""
+def sample(log_probabilities_MV: Tensor, keys_M: Tensor) -> Tensor:
+    """One token id a row, drawn from its distribution: first a block by its total, then a token inside it."""
     with torch.no_grad():
-        x_MKT = logits_MV.detach().float().unflatten(1, (-1, BLOCK))
-        top_M11 = x_MKT.amax((1, 2), keepdim=True)
+        p_MKT = log_probabilities_MV.detach().exp().unflatten(1, (-1, BLOCK))
         draws_M2 = rng.uniform(
             rng.bits(keys_M[:, None], rng.mix(torch.arange(2, dtype=torch.int32, device=keys_M.device)))
         )
-        block_M = _pick((x_MKT - top_M11).exp().sum(2), draws_M2[:, :1])
-        inside_MT = x_MKT.gather(1, block_M[:, None, None].expand(-1, 1, BLOCK)).squeeze(1)
-        token_M = _pick((inside_MT - top_M11[:, 0]).exp(), draws_M2[:, 1:])
+        block_M = _pick(p_MKT.sum(2), draws_M2[:, :1])
+        inside_MT = p_MKT.gather(1, block_M[:, None, None].expand(-1, 1, BLOCK)).squeeze(1)
+        token_M = _pick(inside_MT, draws_M2[:, 1:])
         return block_M * BLOCK + token_M
 
 
@@ -63,11 +62,12 @@ def _pick(weights_MK: Tensor, draw_M1: Tensor) -> Tensor:
 def slot_keys(batch: Sequences, slots: Slots) -> Tensor:
     """(M,) keys, one for each slot's replacement."""
     number_S = torch.arange(slots.positions_BS.shape[1], dtype=torch.int32, device=batch.keys_B.device)
-    return rng.fold(rng.fold(batch.keys_B, REPLACE)[:, None], number_S[None, :]).flatten()
+    keys_BS: Tensor = rng.fold(rng.fold(batch.keys_B, REPLACE)[:, None], number_S[None, :])
+    return keys_BS.flatten()
 
 
 def replace(batch: Sequences, slots: Slots, sampled_BS: Tensor, *, official: bool) -> Tensor:
-    """Ids with the samples at the slots. `official` averages the ids of a position drawn twice, as the released code."""
+    """Ids with the samples at the slots; `official` averages the ids of a position drawn twice, as released."""
     if not official:
         return put(batch.ids_BL, slots.positions_BS, sampled_BS, slots.used_BS)
     length = batch.ids_BL.shape[1]

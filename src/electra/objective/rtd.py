@@ -39,10 +39,10 @@ class ReplacedTokenDetection:
 
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
         electra = cast(Electra, model)
-        logits_MV, gold_M, _ = self._generate(electra, batch, slots, dropout=True)
+        logp_MV, gold_M, _ = self._generate(electra, batch, slots, dropout=True)
         used_M = slots.used_BS.flatten().float()
-        mlm_sum = (F.cross_entropy(logits_MV.float(), gold_M, reduction="none") * used_M).sum()
-        seen_BL = self._corrupt(batch, slots, logits_MV)
+        mlm_sum = (F.nll_loss(logp_MV, gold_M, reduction="none") * used_M).sum()
+        seen_BL = self._corrupt(batch, slots, logp_MV)
         replaced_BL = seen_BL != batch.ids_BL
         scores_BL = self._detect(electra, batch, seen_BL, dropout=True)
         real_BL = _real(batch)
@@ -56,14 +56,14 @@ class ReplacedTokenDetection:
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
         electra = cast(Electra, model)
         slots = self.plan(batch)
-        logits_MV, gold_M, shown_BL = self._generate(electra, batch, slots, dropout=False)
-        seen_BL = self._corrupt(batch, slots, logits_MV)
+        logp_MV, gold_M, shown_BL = self._generate(electra, batch, slots, dropout=False)
+        seen_BL = self._corrupt(batch, slots, logp_MV)
         shape = slots.used_BS.shape
         right = gather_slots(seen_BL[..., None], slots.positions_BS).view(shape) == gold_M.view(shape)
         return Evaluation(
             used_BS=slots.used_BS,
-            nll_BS=F.cross_entropy(logits_MV.float(), gold_M, reduction="none").view(shape),
-            right_BS=(logits_MV.argmax(1) == gold_M).view(shape),
+            nll_BS=F.nll_loss(logp_MV, gold_M, reduction="none").view(shape),
+            right_BS=(logp_MV.argmax(1) == gold_M).view(shape),
             original_BL=batch.ids_BL,
             shown_BL=shown_BL,
             sampled_right_BS=right,
@@ -92,10 +92,10 @@ class ReplacedTokenDetection:
         table_VE, bias_V = pad_vocabulary(model.generator_embeddings.token.weight, model.generator_head.bias)
         logits_MV = model.generator_head(gather_slots(hidden_BLD, slots.positions_BS), table_VE, bias_V)
         gold_M = batch.ids_BL.gather(1, slots.positions_BS).flatten().long()
-        return logits_MV, gold_M, shown_BL
+        return logits_MV.float().log_softmax(1), gold_M, shown_BL
 
-    def _corrupt(self, batch: Sequences, slots: Slots, logits_MV: Tensor) -> Tensor:
-        sampled_BS = sample(logits_MV, slot_keys(batch, slots)).view(slots.positions_BS.shape)
+    def _corrupt(self, batch: Sequences, slots: Slots, logp_MV: Tensor) -> Tensor:
+        sampled_BS = sample(logp_MV, slot_keys(batch, slots)).view(slots.positions_BS.shape)
         return replace(batch, slots, sampled_BS, official=self.masking.policy == "official")
 
     def _detect(self, model: Electra, batch: Sequences, seen_BL: Tensor, *, dropout: bool) -> Tensor:

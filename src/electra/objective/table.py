@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from electra.batches.layout import Specials
 from electra.config.schema import Config
 from electra.objective.base import Objective
 from electra.objective.mlm import MaskedLanguageModelling
 from electra.objective.rtd import ReplacedTokenDetection
 
-OBJECTIVES = {"rtd": ReplacedTokenDetection, "mlm": MaskedLanguageModelling}
+OBJECTIVES: dict[str, Callable[..., Objective]] = {"rtd": ReplacedTokenDetection, "mlm": MaskedLanguageModelling}
 
 
 def build_objective(config: Config, specials: Specials) -> Objective:

@@ -17,7 +17,7 @@ from electra.objective.base import Evaluation, Objective
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One held-out sequence as ids: the text, what the reader saw, what it became, and the probabilities of replacement."""
+    """One held-out sequence as ids: the text, what the reader saw, what it became; chances of replacement."""
 
     original: list[int]
     shown: list[int]

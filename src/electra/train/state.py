@@ -43,7 +43,7 @@ class Master:
         model.to(device)
 
     def collect(self, *, first: bool) -> None:
-        """Move the parameters' gradients into the flat one: replacing it with the first micro-batch's, adding others."""
+        """Move the parameters' gradients into the flat one: the first micro-batch's replace it, others add to it."""
         start = 0
         pieces: list[Tensor] = []
 

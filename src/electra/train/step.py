@@ -61,7 +61,7 @@ class Stepper:
         self._graph.replay()
 
     def read(self) -> dict[str, float]:
-        """Totals since the last reading, with `steps`, `skipped` and the last `grad_norm`; this waits for the device."""
+        """Totals since the last reading, with `steps`, `skipped` and the last `grad_norm`; waits for the device."""
         values = self._totals.tolist()
         self._totals.zero_()
         named = dict(zip((*self.objective.stats, "steps", "skipped"), values, strict=True))

@@ -20,7 +20,7 @@ class Diary:
         self._path = run / FILE
         kept = [line for line in read_lines(self._path) if line["step"] <= step] if step else []
         write_atomic(self._path, b"".join(_encode(line) for line in kept))
-        self._out = open(self._path, "ab")
+        self._out = open(self._path, "ab")  # noqa: SIM115 (kept open for the run)
 
     def write(self, kind: str, *, step: int, **values: Any) -> None:
         self._out.write(_encode({"kind": kind, "step": step} | values))
