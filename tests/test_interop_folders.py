@@ -25,6 +25,7 @@ from electra.cli.import_ import command as import_command
 from electra.config.load import load
 from electra.config.schema import GeneratorConfig
 from electra.errors import CheckpointError, ConfigError, ElectraError
+from electra.interop.card import model_card
 from electra.interop.huggingface import write_weights
 from electra.interop.models import load_model, read_source
 from electra.interop.transfer import export_model, import_model
@@ -159,6 +160,19 @@ def test_import_of_a_masked_language_model_is_an_mlm_run(tmp_path: Path) -> None
     before = read_tensors(checkpoint_path(tmp_path / "run", 70) / "model.safetensors")
     after = read_tensors(checkpoint_path(tmp_path / "back", 0) / "model.safetensors")
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("config", "part", "title"),
+    [
+        (RTD, "discriminator", "ELECTRA discriminator"),
+        (RTD, "generator", "ELECTRA generator"),
+        (MLM, "generator", "BERT"),
+    ],
+)
+def test_card_names_the_network(config: Any, part: Any, title: str, tmp_path: Path) -> None:
+    make_run(tmp_path / "run", config)
+    assert f"# {title}\n" in model_card(read_source(tmp_path / "run", part=part))
 
 
 def test_card_states_the_cost(run: Path, tmp_path: Path) -> None:

@@ -45,8 +45,11 @@ def model_card(source: Source) -> str:
 
 
 def _title(source: Source) -> str:
-    kind = {"detection": "discriminator", "masked": "masked language model", None: "encoder"}[source.weights.head]
-    return f"ELECTRA {kind}" if source.run is None or source.run.objective.name == "rtd" else f"BERT {kind}"
+    if source.weights.head != "masked":
+        return "ELECTRA discriminator" if source.weights.head else "ELECTRA encoder"
+    if source.run is None:
+        return "Masked language model"
+    return "ELECTRA generator" if source.run.objective.name == "rtd" else "BERT"
 
 
 def _training_rows(source: Source) -> list[tuple[str, str]]:
