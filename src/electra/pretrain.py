@@ -22,12 +22,13 @@ from electra.config.load import diff, load, to_toml
 from electra.config.schema import Config
 from electra.config.validate import validate
 from electra.errors import ConfigError, DataError, Resumable
-from electra.fsio import read_json, write_atomic, write_json
+from electra.fsio import read_json, sha256_file, write_atomic, write_json
 from electra.model.cost import real_flops_per_token, train_flops
 from electra.model.electra import build_model
 from electra.objective.table import build_objective
 from electra.progress import Bar, progress, say
 from electra.shards.dataset import Prepared, open_data
+from electra.shards.format import MANIFEST
 from electra.train.evaluate import evaluate, readable
 from electra.train.guard import dead_discriminator
 from electra.train.interrupt import stop_on_signals
@@ -209,14 +210,14 @@ def _open_run(out: Path, config: Config, prepared: Prepared) -> None:
         if changed:
             listing = ", ".join(f"{key} {old} -> {new}" for key, old, new in changed)
             raise ConfigError(str(out), f"holds a run with another config: {listing}", fix="use another --out")
-        known = read_json(out / FACTS)["data_fingerprint"]
-        if known != prepared.fingerprint:
+        known = read_json(out / FACTS)["data_sha256"]
+        if known != sha256_file(prepared.folder / MANIFEST):
             raise DataError(prepared.folder, f"is not the data that {out} was started on", fix="use another --out")
         return
     facts: dict[str, Any] = hardware.facts() | {
         "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "seed": config.seed,
-        "data_fingerprint": prepared.fingerprint,
+        "data_sha256": sha256_file(prepared.folder / MANIFEST),
         "ledger": asdict(train_flops(config)),
     }
     prepared.tokenizer().save(out / TOKENIZER)

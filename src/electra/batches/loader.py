@@ -127,9 +127,8 @@ class Loader:
             places.append(self._cursor)
         host = torch.from_numpy(np.stack(blocks))
         if self._device.type == "cuda":
-            host = host.pin_memory().to(self._device, non_blocking=True)
-            # The consumer's stream must not read before this thread's copy has arrived.
-            torch.cuda.current_stream(self._device).synchronize()
+            # On the default stream, which the steps use too: a step cannot start before its rows have arrived.
+            return host.pin_memory().to(self._device, non_blocking=True), places
         return host, places
 
     def _put(self, item: tuple[torch.Tensor, list[Cursor]] | BaseException) -> None:

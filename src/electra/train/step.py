@@ -111,7 +111,8 @@ class Stepper:
                 self._step(static)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # thread_local: the loader's thread may allocate meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._step(static)
         for tensor, value in zip(changed, before, strict=True):
             tensor.copy_(value)
