@@ -16,7 +16,7 @@ from typing import Any
 from electra.corpus.blocks import BLOCK_BYTES, Blocks
 from electra.corpus.sample import sample
 from electra.corpus.sources import HUB, STDIN, Source, resolve
-from electra.errors import ConfigError, DataError, ElectraError, Resumable
+from electra.errors import ConfigError, DataError, ElectraError
 from electra.fsio import commit_dir, read_json, remove_leftovers, sha256_file, write_json
 from electra.progress import progress, say, scaled
 from electra.shards.finalise import finalise
@@ -100,20 +100,19 @@ def prepare(
         if (out / MANIFEST).exists():
             return _verify(request)
         made = _claim_folder(request)
-        try:
-            with stoppable(out), lock(request.work, number=request.number, total=request.total):
-                result = _build(request)
-        except (ElectraError, OSError) as error:
-            if not isinstance(error, Resumable) and not any(request.work.glob("units/*.unit")):
-                _leave_nothing(request, made=made)
-            raise
+        with stoppable(out), lock(request.work, number=request.number, total=request.total):
+            try:
+                manifest, state = _build(request)
+            except (ElectraError, OSError):
+                _leave_nothing_useless(request, made=made)
+                raise
     return Result(
         folder=out,
-        manifest=result[0],
+        manifest=manifest,
         seconds=time.monotonic() - started,
-        text_bytes=result[1].text_bytes,
-        units=len(result[1].units),
-        units_kept=result[1].kept,
+        text_bytes=state.text_bytes,
+        units=len(state.units),
+        units_kept=state.kept,
     )
 
 
@@ -156,8 +155,9 @@ def _claim_folder(request: _Request) -> bool:
     return made
 
 
-def _leave_nothing(request: _Request, *, made: bool) -> None:
-    if request.total == 1:
+def _leave_nothing_useless(request: _Request, *, made: bool) -> None:
+    """After a failure before anything was finished, the folder is as it was."""
+    if request.total == 1 and not any(request.work.glob("units/*.unit")):
         shutil.rmtree(request.work, ignore_errors=True)
         if made:
             with contextlib.suppress(OSError):
@@ -264,7 +264,7 @@ def _jobs(request: _Request, found: dict[str, list[Source]], state: _Pass, *, fi
     options, before = request.options, 0
     for split, sources in found.items():
         for source in sources:
-            blocks = Blocks(source, text_column=options.text_column)
+            blocks = Blocks(source, text_column=options.text_column, block_bytes=BLOCK_BYTES)
             for block in blocks:
                 index = len(state.units)
                 path, key = unit_path(request.work, index), unit_key(block, options=options, fingerprint=fingerprint)

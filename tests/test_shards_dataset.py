@@ -1,0 +1,194 @@
+"""Reading prepared data: several shards as one, dedup over passes, and damage that is noticed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import corpora
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from electra.errors import DataError
+from electra.shards.build import prepare
+from electra.shards.dataset import Split, open_data
+from electra.shards.dedup import choose
+from electra.shards.format import token_type
+from electra.shards.options import PrepareOptions
+from electra.shards.units import KEY, Unit
+from electra.shards.writer import SplitWriter
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("prepared")
+    path = corpora.write_corpus(folder / "a.txt", 80)
+    prepare([str(path)], out=folder / "data", options=PrepareOptions(vocab_size=300), workers=1)
+    return folder / "data"
+
+
+@pytest.fixture
+def data(prepared: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    shutil.copytree(prepared, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def some_units(count: int) -> list[Unit]:
+    rng = np.random.default_rng(0)
+    units = []
+    for _ in range(count):
+        documents = rng.integers(1, 6)
+        in_document = rng.integers(1, 4, documents, np.uint32)
+        in_sentence = rng.integers(1, 9, in_document.sum(), np.uint32)
+        keys = np.zeros(documents, KEY)
+        keys["id"] = rng.integers(0, 1 << 63, documents)
+        units.append(Unit(keys, in_document, in_sentence, rng.integers(0, 99, in_sentence.sum()).astype("<u2")))
+    return units
+
+
+def test_several_shards_read_as_one(tmp_path: Path) -> None:
+    units = some_units(40)
+    writer = SplitWriter(tmp_path, split="train", unknown=7, shard_tokens=50)
+    for unit in units:
+        writer.add(unit, np.ones(len(unit.keys), np.bool_))
+    writer.close()
+    record = writer.totals()
+    assert len(record["shards"]) > 5 and len(writer.files) == 3 * len(record["shards"])
+    split = Split(tmp_path, record, dtype=np.dtype("<u2"))
+    tokens = np.concatenate([unit.tokens for unit in units])
+    lengths = np.concatenate([unit.sentence_tokens for unit in units])
+    counts = np.concatenate([unit.document_sentences for unit in units])
+    assert (split.n_tokens, split.n_sentences, split.n_documents) == (len(tokens), len(lengths), len(counts))
+    assert np.array_equal(split.sentence_starts, np.cumsum([0, *lengths]))
+    assert np.array_equal(split.document_starts, np.cumsum([0, *counts]))
+    assert np.array_equal(split.document_ids, np.concatenate([unit.keys["id"] for unit in units]))
+    assert record["unknown"] == np.count_nonzero(tokens == 7)
+    rng = np.random.default_rng(1)
+    positions = rng.integers(0, len(tokens), (17, 31))
+    gathered = split.gather(positions)
+    assert gathered.dtype == np.int32 and np.array_equal(gathered, tokens[positions])
+    for _ in range(200):
+        start, stop = np.sort(rng.integers(0, len(tokens) + 1, 2)).tolist()
+        assert np.array_equal(split.slice(start, stop), tokens[start:stop])
+    assert split.slice(0, split.n_tokens).dtype == np.int32
+
+
+def test_chosen_documents_only(tmp_path: Path) -> None:
+    (unit,) = [one for one in some_units(40) if len(one.keys) == 5][:1]
+    writer = SplitWriter(tmp_path, split="train", unknown=0)
+    chosen = np.array([True, False, True, False, False])
+    writer.add(unit, chosen)
+    writer.add(unit, ~np.ones(5, np.bool_))
+    writer.close()
+    split = Split(tmp_path, writer.totals(), dtype=np.dtype("<u2"))
+    starts = np.cumsum([0, *unit.sentence_tokens])
+    edges = np.cumsum([0, *unit.document_sentences])
+    expected = [unit.tokens[starts[edges[n]] : starts[edges[n + 1]]] for n in (0, 2)]
+    assert np.array_equal(split.slice(0, split.n_tokens), np.concatenate(expected))
+    assert split.document_ids.tolist() == unit.keys["id"][chosen].tolist()
+
+
+def test_gather_takes_any_shape(prepared: Path) -> None:
+    split = open_data(prepared).train
+    everything = split.slice(0, split.n_tokens)
+    for shape in ((), (5,), (2, 3, 4)):
+        positions = np.arange(np.prod(shape, dtype=int)).reshape(shape) % split.n_tokens
+        assert np.array_equal(split.gather(positions), everything[positions])
+
+
+@given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 5), st.integers(1, 70), st.integers(0, 60))
+def test_dedup_keeps_the_first_whatever_the_passes(
+    values: list[int], batch: int, bucket: int, first_train: int
+) -> None:
+    keys = np.zeros(len(values), KEY)
+    keys["id"] = [value // 2 for value in values]
+    keys["rest"] = values
+    parts = [keys[start : start + batch] for start in range(0, len(values), batch)]
+    choice = choose(lambda: iter(parts), total=len(values), first_train=first_train, limit=9, bucket=bucket)
+    fresh = [at for at, value in enumerate(values) if value not in values[:at]]
+    assert np.flatnonzero(choice.keep).tolist() == fresh
+    repeated = [at for at in range(len(values)) if at not in fresh]
+    also = [at for at in repeated if at >= first_train and values.index(values[at]) < first_train]
+    assert (choice.duplicates, choice.also_held_out) == (len(repeated) - len(also), len(also))
+    assert choice.held_out == sum(values[at] // 2 < 9 for at in fresh)
+    if values:
+        assert choice.smallest[0] == min(values) // 2 and values[choice.smallest[1]] // 2 == min(values) // 2
+
+
+def test_token_types() -> None:
+    assert token_type(65_536).itemsize == 2 and token_type(65_537).itemsize == 4
+
+
+# --- damage
+
+
+def test_promise_20_a_flipped_byte_is_found_and_named(data: Path) -> None:
+    for path in sorted(data.glob("*/*")):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        open_data(data)  # sizes still fit
+        with pytest.raises(DataError, match=f"{path.name}: is damaged: its sha256"):
+            open_data(data, verify=True)
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    open_data(data, verify=True)
+
+
+def test_promise_20_missing_and_short_files(data: Path) -> None:
+    path = data / "train" / "00000.tokens"
+    content = path.read_bytes()
+    path.write_bytes(content[:-2])
+    with pytest.raises(DataError, match=r"00000\.tokens: has \d+ bytes, not the \d+"):
+        open_data(data)
+    path.unlink()
+    with pytest.raises(DataError, match=r"00000\.tokens: is missing"):
+        open_data(data)
+
+
+def test_promise_20_folders_that_are_not_prepared_data(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no prepared data"):
+        open_data(tmp_path / "nothing")
+    (tmp_path / "data.json").write_text("{")
+    with pytest.raises(DataError, match="cannot be read"):
+        open_data(tmp_path)
+    (tmp_path / "data.json").write_text('{"a": 1}')
+    with pytest.raises(DataError, match="is not a manifest"):
+        open_data(tmp_path)
+
+
+@pytest.mark.parametrize(("version", "fix"), [(2, "update Electra"), (0, "prepare the data again"), ("x", "again")])
+def test_promise_16_other_format_versions_are_refused(data: Path, version: object, fix: str) -> None:
+    manifest = json.loads((data / "data.json").read_text())
+    (data / "data.json").write_text(json.dumps({**manifest, "version": version}))
+    with pytest.raises(DataError, match=fix):
+        open_data(data)
+
+
+def test_promise_18_hostile_manifests(data: Path) -> None:
+    original = (data / "data.json").read_text()
+    for change in (
+        lambda m: m["files"][0].update(path="../../etc/passwd"),
+        lambda m: m["files"][0].update(path="/etc/passwd"),
+        lambda m: m["splits"]["train"]["shards"][0].update(name="../../../etc/passwd"),
+        lambda m: m["splits"]["train"]["shards"][0].update(tokens=10**12),
+        lambda m: m.pop("files"),
+        lambda m: m.update(splits=[]),
+        lambda m: m["tokenizer"].update(vocab_size="many"),
+    ):
+        manifest = json.loads(original)
+        change(manifest)
+        (data / "data.json").write_text(json.dumps(manifest))
+        with pytest.raises(DataError):
+            open_data(data)
+
+
+def test_another_tokenizer_is_noticed(data: Path) -> None:
+    path = data / "tokenizer" / "tokenizer_config.json"
+    path.write_text(path.read_text().replace('"do_lower_case": true', '"do_lower_case": null'))
+    with pytest.raises(DataError, match="is not the tokenizer that the shards were made with"):
+        open_data(data).tokenizer()
