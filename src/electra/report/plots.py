@@ -1,0 +1,187 @@
+"""Line and bar charts as inline SVG that takes its colours from the page, so that it follows light and dark."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from electra.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Points = Sequence[tuple[float, float]]
+
+# Drawn in these colours, which are then exchanged for the page's variables.
+_COLOURS = {
+    "ink": "#010203",
+    "muted": "#040506",
+    "grid": "#070809",
+    "one": "#0a0b0c",
+    "two": "#0d0e0f",
+    "plain": "#101112",
+    "paper": "#131415",
+}
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 10.5,
+    "axes.edgecolor": _COLOURS["grid"],
+    "axes.labelcolor": _COLOURS["muted"],
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": _COLOURS["grid"],
+    "grid.linewidth": 0.7,
+    "xtick.color": _COLOURS["muted"],
+    "ytick.color": _COLOURS["muted"],
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "text.color": _COLOURS["ink"],
+    "legend.frameon": False,
+    "figure.dpi": 72,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """A curve; `dots` marks its points, as for evaluations."""
+
+    label: str
+    points: Points
+    colour: str = "one"
+    dots: bool = False
+    dashed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Level:
+    """A dashed horizontal line to compare with, such as chance."""
+
+    label: str
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    """What to draw; `name` makes the ids of its SVG unique on the page."""
+
+    name: str
+    title: str
+    lines: Sequence[Line]
+    levels: Sequence[Level] = field(default_factory=tuple)
+    x_label: str = "steps"
+    percent: bool = False
+    y_range: tuple[float, float] | None = None
+    whole_x: bool = False
+
+
+def line_chart(chart: Chart) -> str:
+    """The chart as SVG text."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    with _figure(chart.name, width=4.4, height=3.1) as (axes, finished):
+        for line in chart.lines:
+            if line.points:
+                x, y = zip(*line.points, strict=True)
+                style: dict[str, Any] = {"marker": "o", "markersize": 4} if line.dots else {}
+                style |= {"linestyle": (0, (3, 2))} if line.dashed else {}
+                axes.plot(x, y, color=_COLOURS[line.colour], linewidth=1.9, label=line.label, **style)
+        for level in chart.levels:
+            axes.axhline(level.value, color=_COLOURS["muted"], linewidth=1, linestyle=(0, (4, 3)))
+            axes.annotate(
+                level.label,
+                (0.995, level.value),
+                xycoords=("axes fraction", "data"),
+                xytext=(0, 3),
+                textcoords="offset points",
+                ha="right",
+                fontsize=9,
+                color=_COLOURS["muted"],
+            )
+        axes.set_xlabel(chart.x_label)
+        axes.set_title(chart.title, loc="left", fontsize=12, fontweight="bold", pad=12)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=chart.whole_x))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _thousands(value)))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
+        if chart.percent:
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+        if chart.y_range:
+            axes.set_ylim(*chart.y_range)
+        if len([line for line in chart.lines if line.points]) > 1:
+            axes.legend(loc="best", fontsize=9.5, handlelength=1.6)
+    return finished[0]
+
+
+def bar_chart(
+    name: str, *, title: str, bars: Sequence[tuple[str, float, str]], level: Level | None, top: float = 1.0
+) -> str:
+    """Horizontal bars (label, share, colour) with their values written at their ends."""
+    from matplotlib.ticker import FuncFormatter
+
+    with _figure(name, width=4.4, height=3.1) as (axes, finished):
+        for place, (_, value, colour) in enumerate(bars):
+            axes.barh(place, value, height=0.62, color=_COLOURS[colour])
+            axes.annotate(
+                f"{value:.1%}", (value, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=12,
+                fontweight="bold",
+            )  # fmt: skip
+        axes.set_yticks(range(len(bars)), [label for label, _, _ in bars])
+        axes.tick_params(axis="y", labelsize=11, labelcolor=_COLOURS["ink"])
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set_axisbelow(True)
+        axes.set_xlim(0, top)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+        axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=12)
+        if level is not None:
+            axes.axvline(level.value, color=_COLOURS["muted"], linewidth=1, linestyle=(0, (4, 3)))
+            axes.annotate(
+                level.label, (level.value, len(bars) / 2 - 0.5), xytext=(4, 0), textcoords="offset points",
+                va="center", fontsize=9, color=_COLOURS["muted"],
+            )  # fmt: skip
+    return finished[0]
+
+
+@contextmanager
+def _figure(name: str, *, width: float, height: float) -> Iterator[tuple[Axes, list[str]]]:
+    """Axes to draw on; when the block ends, the list holds the SVG."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ConfigError("report", "needs matplotlib", fix="pip install 'electra[report]'") from error
+    finished: list[str] = []
+    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": name}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        figure.patch.set_visible(False)
+        axes = figure.add_subplot()
+        axes.patch.set_visible(False)
+        yield axes, finished
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    finished.append(_inline(out.getvalue(), name))
+
+
+def _inline(svg: str, name: str) -> str:
+    """SVG for the inside of a page: no prolog, metadata or fixed size, ids of its own, the page's colours and fonts."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<svg[^>]*?viewBox=\"([^\"]*)\"[^>]*>", r'<svg viewBox="\1" role="img">', svg, count=1)
+    svg = svg.replace("xlink:href=", "href=")
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
+    svg = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', svg)
+    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", svg)
+    svg = re.sub(r"font-family: [^;\"]*", "font-family: var(--sans)", svg)
+    for colour, written in _COLOURS.items():
+        svg = svg.replace(written, f"var(--{colour})")
+    return svg.strip()
+
+
+def _thousands(value: float) -> str:
+    return f"{value / 1000:g}k" if abs(value) >= 10_000 else f"{value:g}"

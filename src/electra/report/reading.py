@@ -1,0 +1,135 @@
+"""A run folder as the report needs it: curves, samples, the bill and the facts, whatever of them is there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from electra.config.load import load
+from electra.config.schema import Config
+from electra.errors import DataError
+from electra.fsio import read_json
+from electra.train.telemetry import FILE, read_lines
+
+Points = list[tuple[float, float]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One held-out text at one step: as it was, as it was changed, and how suspicious each token looked."""
+
+    step: int
+    original: list[str]
+    masked: list[str]
+    replaced: list[str]
+    probabilities: list[float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bill:
+    """What a run cost so far."""
+
+    parameters: dict[str, int]
+    steps: int
+    tokens_read: float
+    """Tokens that were text, padding left out."""
+    tokens: float
+    """Tokens processed, padding included."""
+    paper_flops: float
+    real_flops: float
+    seconds: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Everything the page shows about one run."""
+
+    name: str
+    config: Config
+    facts: dict[str, Any]
+    results: dict[str, Any] | None
+    train: list[dict[str, Any]]
+    evals: list[dict[str, Any]]
+    samples: list[Sample]
+
+    def series(self, key: str) -> Points:
+        """(step, value) pairs of a metric, from training lines for `train/...` and held-out ones for `eval/...`."""
+        lines = self.evals if key.startswith("eval/") else self.train
+        return [(line["step"], value) for line in lines if (value := number(line.get(key))) is not None]
+
+    def last(self, key: str) -> float | None:
+        points = self.series(key)
+        return points[-1][1] if points else None
+
+    @property
+    def bill(self) -> Bill:
+        ledger = self.facts.get("ledger") or {}
+        config = self.config
+        steps = int(max((line["step"] for line in [*self.train, *self.evals]), default=0))
+        processed = float(steps * config.train.batch_size * config.data.length)
+        share = processed / tokens if (tokens := number(ledger.get("tokens"))) else 0.0
+        speeds = [speed for _, speed in self.series("perf/tokens_per_s")]
+        parts = (ledger.get("parameters") or {}).get("parts") or {}
+        return Bill(
+            parameters={str(name): int(count) for name, count in parts.items()},
+            steps=steps,
+            tokens_read=self._latest("tokens"),
+            tokens=processed,
+            paper_flops=share * (number(ledger.get("paper")) or 0.0),
+            real_flops=share * (number(ledger.get("real")) or 0.0),
+            seconds=self._latest("time_s"),
+            tokens_per_s=sorted(speeds)[len(speeds) // 2] if speeds else 0.0,
+        )
+
+    def _latest(self, key: str) -> float:
+        return max((value for line in self.train if (value := number(line.get(key))) is not None), default=0.0)
+
+
+def read_run(run: Path) -> Run:
+    """The run in a folder; DataError where it is none."""
+    if not (run / FILE).is_file() or not (run / "config.toml").is_file():
+        raise DataError(run, f"has no {FILE} and config.toml", fix="give a run folder")
+    lines = [line for line in read_lines(run / FILE) if isinstance(line, dict) and number(line.get("step")) is not None]
+    return Run(
+        name=run.resolve().name,
+        config=load(file=run / "config.toml"),
+        facts=_object(run / "run.json") or {},
+        results=_object(run / "results.json"),
+        train=[line for line in lines if line.get("kind") == "train"],
+        evals=[line for line in lines if line.get("kind") == "eval"],
+        samples=[sample for line in lines if line.get("kind") == "sample" and (sample := _sample(line))],
+    )
+
+
+def number(value: object) -> float | None:
+    """A finite number, or None for anything else."""
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if usable and math.isfinite(value) else None  # type: ignore[arg-type]
+
+
+def _sample(line: dict[str, Any]) -> Sample | None:
+    original = _texts(line.get("original"))
+    masked, replaced = _texts(line.get("masked")), _texts(line.get("replaced"))
+    chances = [number(value) or 0.0 for value in line.get("probabilities") or []]
+    sizes = {len(original), len(masked), len(replaced) or len(original), len(chances) or len(original)}
+    if len(sizes) != 1 or not original:
+        return None
+    return Sample(step=int(line["step"]), original=original, masked=masked, replaced=replaced, probabilities=chances)
+
+
+def _texts(value: object) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, Iterable) and not isinstance(value, str) else []
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        value = read_json(path)
+    except ValueError as error:
+        raise DataError(path, f"is not JSON: {error}") from error
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,127 @@
+"""Samples as words to colour: what was there, what the generator put there, how suspicious it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from electra.report.reading import Sample
+
+FLAGGED = 0.5
+_CLOSING = frozenset(".,;:!?)]}%")
+_OPENING = frozenset("([{")
+_HIDDEN = {"[CLS]": "", "[SEP]": "¶"}
+MASK = "[MASK]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Word:
+    """A token on the page."""
+
+    text: str
+    glued: bool
+    """Stands without a space after the token before it."""
+    special: bool
+    chosen: bool
+    """The generator was asked for this token."""
+    changed: bool
+    """The generator's answer was not the original."""
+    before: str
+    """The original token."""
+    chance: float
+    """The discriminator's probability that it was replaced."""
+
+    @property
+    def flagged(self) -> bool:
+        return self.chance > FLAGGED
+
+    @property
+    def verdict(self) -> str:
+        """The sentence that a pointer over the token shows."""
+        fact = f"replaced: was “{self.before}”" if self.changed else "original"
+        kept = " (the generator guessed it)" if self.chosen and not self.changed else ""
+        return f"{fact}{kept}; the discriminator says {self.chance:.0%} replaced"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """How the discriminator did on one sample."""
+
+    changed: int
+    caught: int
+    false_alarms: int
+    chosen: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guesses:
+    """What the generator put in one place at different steps."""
+
+    original: str
+    answers: list[tuple[str, bool]]
+    """Token and whether it is the original one."""
+
+
+def words(sample: Sample, shown: Sequence[str] | None = None) -> list[Word]:
+    """The sample's tokens as `shown` has them (the replaced text unless told otherwise)."""
+    seen = sample.replaced or sample.masked
+    shown = seen if shown is None else shown
+    chances = sample.probabilities or [0.0] * len(shown)
+    made: list[Word] = []
+    for i, token in enumerate(shown):
+        before = shown[i - 1] if i else ""
+        piece = token.startswith("##") and len(token) > 2
+        made.append(
+            Word(
+                text=token[2:] if piece else _HIDDEN.get(token, token),
+                glued=piece or token in _CLOSING or before in _OPENING or i == 0,
+                special=token in _HIDDEN,
+                chosen=_chosen(sample, i),
+                changed=bool(sample.replaced) and sample.replaced[i] != sample.original[i],
+                before=_bare(sample.original[i]),
+                chance=chances[i],
+            )
+        )
+    return made
+
+
+def score(sample: Sample) -> Score:
+    shown = words(sample)
+    return Score(
+        changed=sum(word.changed for word in shown),
+        caught=sum(word.changed and word.flagged for word in shown),
+        false_alarms=sum(word.flagged and not word.changed for word in shown),
+        chosen=sum(word.chosen for word in shown),
+    )
+
+
+def milestones(samples: Sequence[Sample], *, most: int = 4) -> list[Sample]:
+    """Samples of the first text, first and last step included, spread evenly; one a step."""
+    same = {sample.step: sample for sample in samples if sample.original == samples[0].original}
+    steps = sorted(same)
+    if len(steps) <= most:
+        return [same[step] for step in steps]
+    return [same[steps[round(i * (len(steps) - 1) / (most - 1))]] for i in range(most)]
+
+
+def guesses(samples: Sequence[Sample], *, most: int = 8) -> list[Guesses]:
+    """The generator's answers over time for the places that it was asked for every time."""
+    if not samples or not all(sample.replaced for sample in samples):
+        return []
+    places = [i for i in range(len(samples[0].original)) if all(_chosen(sample, i) for sample in samples)]
+    return [
+        Guesses(
+            original=_bare(samples[0].original[i]),
+            answers=[(_bare(s.replaced[i]), s.replaced[i] == s.original[i]) for s in samples],
+        )
+        for i in places[:most]
+    ]
+
+
+def _chosen(sample: Sample, i: int) -> bool:
+    asked = sample.masked[i] != sample.original[i]
+    return asked or bool(sample.replaced) and sample.replaced[i] != sample.original[i]
+
+
+def _bare(token: str) -> str:
+    return token[2:] if token.startswith("##") and len(token) > 2 else token

@@ -1,0 +1,222 @@
+"""The report page: everything in one file, nothing remote, nothing that data can inject."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra.config.load import load, to_toml
+from electra.errors import DataError
+from electra.report import write_report
+from electra.report.page import _entropy, _power
+from electra.report.plots import Chart, Level, Line, bar_chart, line_chart
+from electra.report.reading import Sample, read_run
+from electra.report.tokens import guesses, milestones, score, words
+
+HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>"
+ORIGINAL = ["[CLS]", "the", "graph", "##s", "are", "small", ".", "[SEP]"]
+LEDGER = {
+    "parameters": {"parts": {"embeddings": 1000, "discriminator": 2000}},
+    "tokens": 6_144_000,
+    "paper": 6e13,
+    "real": 4e13,
+}
+
+
+def sample_line(step: int, replaced: list[str], chances: list[float]) -> dict[str, Any]:
+    masked = ["[CLS]", "the", "[MASK]", "##s", "are", "[MASK]", ".", "[SEP]"]
+    return {"kind": "sample", "step": step, "original": ORIGINAL, "masked": masked, "replaced": replaced,
+            "positions": [2, 5], "probabilities": chances}  # fmt: skip
+
+
+def lines(*, rtd: bool = True, word: str = "dog") -> list[dict[str, Any]]:
+    calm = [0.1] * 8
+    made: list[dict[str, Any]] = []
+    for step in (0, 1000, 2000):
+        if step:
+            made.append({"kind": "train", "step": step, "time_s": step / 10, "tokens": step * 1900, "train/loss": 20.0,
+                         "train/mlm_loss": 7.0 - step / 1000, "train/rtd_loss": 0.4, "optim/lr": 1e-3,
+                         "optim/grad_norm": None, "perf/tokens_per_s": 30_000.0, "perf/mfu": None})  # fmt: skip
+        figures = {"mlm_loss": 9.0 - step / 1000, "mlm_accuracy": step / 10_000}
+        if rtd:
+            figures |= {"rtd_loss": 0.4, "rtd_auc": 0.5 + step / 10_000, "replaced_rate": 0.12}
+        made.append({"kind": "eval", "step": step} | {f"eval/{name}": value for name, value in figures.items()})
+        replaced = ["[CLS]", "the", word, "##s", "are", "small", ".", "[SEP]"]
+        made.append(sample_line(step, replaced if rtd else [], calm[:2] + [0.9] + calm[3:] if rtd else []))
+    return made
+
+
+def results(text: str = "A passage.") -> dict[str, Any]:
+    row = {"text": text, "label": "torch", "pretrained": "torch", "untrained": "numpy"}
+    curve = {"losses": [1.0, 0.5], "accuracies": [0.4, 0.8], "seconds": 3.0}
+    return {
+        "folder": "demo/run",
+        "corpus": {"bytes": 1000, "description": text},
+        "task": {"question": text, "labels": ["torch", "numpy"], "train": 10, "dev": 4, "examples": [row],
+                 "gold": ["torch", "torch", "numpy", "numpy"]},
+        "pretrained": curve | {"accuracy": 0.8125, "predictions": ["torch", "numpy", "numpy", "numpy"]},
+        "untrained": curve | {"accuracy": 0.4375, "predictions": ["torch"] * 4},
+    }  # fmt: skip
+
+
+def make_run(folder: Path, entries: list[dict[str, Any]], *, preset: str = "tiny", facts: Any = None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.toml").write_text(to_toml(load(preset)))
+    facts = facts or {"cpu": "a CPU", "cores": 2, "gpus": [], "packages": {"torch": "2.13.0"}, "ledger": LEDGER}
+    (folder / "run.json").write_text(json.dumps(facts))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    return folder
+
+
+class Page(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+def page_of(run: Path) -> Page:
+    return Page(write_report(run).read_text(encoding="utf-8"))
+
+
+def test_headline_figures_and_ledger(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", lines())
+    (run / "results.json").write_text(json.dumps(results()))
+    page = page_of(run)
+    assert "0.700 AUC" in page.text
+    assert "81.2% vs 43.8%" in page.text and "Chance is 50.0%" in page.text
+    assert "3.8M tokens" in page.text  # 2000 steps of 1900
+    assert "4.1M processed" in page.text  # 2000 x 32 x 64
+    assert re.search(r"Training FLOPs 2\.67 × 10 13", page.text)  # 4e13 x 2/3 of the planned tokens
+    assert "electra detect --model demo/run" in page.text
+    charts = [tag for tag, _ in page.tags if tag == "svg"]
+    assert len(charts) == 8
+
+
+def test_promise_18_text_from_data_is_escaped(tmp_path: Path) -> None:
+    facts = {
+        "cpu": HOSTILE,
+        "cores": 2,
+        "gpus": [],
+        "argv": [HOSTILE],
+        "packages": {HOSTILE: HOSTILE},
+        "ledger": LEDGER,
+    }
+    run = make_run(tmp_path / "r<u>n", lines(word=HOSTILE), facts=facts)
+    (run / "results.json").write_text(json.dumps(results(HOSTILE)))
+    page = page_of(run)
+    tags = {tag for tag, _ in page.tags}
+    assert "script" not in tags and "img" not in tags and "u" not in tags
+    assert not [attrs for _, attrs in page.tags if any(name.startswith("on") for name in attrs)]
+    assert page.text.count("<script>alert('x')</script>") >= 5
+
+
+def test_promise_18_page_loads_nothing(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", lines())
+    (run / "results.json").write_text(json.dumps(results()))
+    text = write_report(run).read_text(encoding="utf-8")
+    for tag, attributes in Page(text).tags:
+        assert tag not in {"script", "link", "img", "iframe", "object", "embed", "image", "base"}
+        assert "src" not in attributes
+        assert (attributes.get("href") or "#").startswith("#")
+    assert re.findall(r"url\((?!#)", text) == []
+    assert "@import" not in text and "://" not in text
+    assert "default-src 'none'" in text
+
+
+def test_ids_are_unique_and_known(tmp_path: Path) -> None:
+    text = write_report(make_run(tmp_path / "run", lines())).read_text(encoding="utf-8")
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r"url\(#([^)]+)\)", text)) | set(re.findall(r'href="#([^"]+)"', text)) <= set(ids)
+    assert not re.findall(r"#[01][0-9a-f]{5}\b", re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL))
+
+
+def test_same_run_same_page(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", lines())
+    first = write_report(run).read_bytes()
+    assert write_report(run, tmp_path / "elsewhere.html").read_bytes() == first
+
+
+def test_masked_language_model_has_no_discriminator_parts(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path / "bert", lines(rtd=False), preset="bert-small"))
+    assert "AUC" not in page.text and "electra detect" not in page.text
+    assert "Hidden words guessed right" in page.text
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_run_that_has_just_begun(tmp_path: Path, count: int) -> None:
+    assert "What it cost" in page_of(make_run(tmp_path / "run", lines()[:count])).text
+
+
+def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", lines())
+    odd = ['{"kind": "train", "step": 2', "[1, 2]", '{"kind": "sample", "step": 5, "original": ["a"], "masked": []}',
+           '{"kind": "eval", "step": 3000, "eval/rtd_auc": "high"}']  # fmt: skip
+    with open(run / "metrics.jsonl", "a") as out:
+        out.write("\n".join(odd) + "\n")
+    assert len(read_run(run).samples) == 3
+    assert "0.700 AUC" in page_of(run).text
+
+
+def test_not_a_run_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="give a run folder"):
+        write_report(tmp_path)
+
+
+def sample(step: int = 0, *, replaced: list[str], chances: list[float]) -> Sample:
+    line = sample_line(step, replaced, chances)
+    return Sample(step=step, original=line["original"], masked=line["masked"], replaced=replaced, probabilities=chances)
+
+
+def test_words_of_a_sample() -> None:
+    one = sample(replaced=["[CLS]", "the", "dog", "##s", "are", "small", ".", "[SEP]"],
+                 chances=[0, 0, 0.9, 0.6, 0, 0.2, 0, 0])  # fmt: skip
+    shown = words(one)
+    assert [word.text for word in shown if not word.special] == ["the", "dog", "s", "are", "small", "."]
+    assert [word.glued for word in shown][2:7] == [False, True, False, False, True]
+    assert [word.changed for word in shown].index(True) == 2 and shown[2].before == "graph"
+    assert shown[5].chosen and not shown[5].changed and "guessed it" in shown[5].verdict
+    count = score(one)
+    assert (count.changed, count.caught, count.false_alarms, count.chosen) == (1, 1, 1, 2)
+
+
+def test_milestones_and_guesses() -> None:
+    tokens = {step: ["[CLS]", "the", f"x{step}", "##s", "are", "small", ".", "[SEP]"] for step in range(10)}
+    told = milestones([sample(step, replaced=tokens[step], chances=[0.0] * 8) for step in range(10)])
+    assert [one.step for one in told] == [0, 3, 6, 9]
+    first, second = guesses(told)
+    assert first.original == "graph" and first.answers == [(f"x{step}", False) for step in (0, 3, 6, 9)]
+    assert second.original == "small" and all(same for _, same in second.answers)
+
+
+def test_charts_take_the_colours_of_the_page() -> None:
+    chart = Chart(
+        name="c", title="T & U", lines=[Line(label="a", points=[(0, 1), (1, 2)])], levels=[Level(label="l", value=1)]
+    )
+    svg = line_chart(chart)
+    assert svg.startswith("<svg viewBox=") and svg.endswith("</svg>")
+    assert "var(--one)" in svg and "T &amp; U" in svg and "xmlns" not in svg
+    assert "50.0%" in bar_chart("b", title="B", bars=[("x", 0.5, "one")], level=None)
+    assert line_chart(Chart(name="e", title="empty", lines=[Line(label="a", points=[])]))
+
+
+def test_small_figures() -> None:
+    assert _power(1.4e18) == ("1.40", 18) and _power(0) == ("0", 0)
+    assert _entropy(0.5) == pytest.approx(0.6931, abs=1e-4)
