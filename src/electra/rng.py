@@ -42,11 +42,9 @@ def _shifted(x: Any, count: int) -> Any:
 
 def fold(key: Any, data: Any) -> Any:
     """The child key of `key` at `data`; either may be an array of int32 words."""
-    if isinstance(data, int):
-        data = _mix_int(data * _GOLDEN)
-    else:
-        data = mix(data * _GOLDEN)
-    return mix(key ^ data) + _GOLDEN
+    data = _mix_int(data * _GOLDEN) if isinstance(data, int) else mix(data * _GOLDEN)
+    word = key ^ data
+    return _signed(_mix_int(word) + _GOLDEN) if isinstance(word, int) else mix(word) + _GOLDEN
 
 
 def bits(key: Any, mixed_index: Any) -> Any:
@@ -56,7 +54,8 @@ def bits(key: Any, mixed_index: Any) -> Any:
 
 def uniform(words: Any) -> Any:
     """Torch float32 numbers strictly inside (0, 1) from random words."""
-    return (((words >> 8) & 0xFFFFFF).float() + 0.5) * (1.0 / (1 << 24))
+    # 23 bits, so that half a step more is exact: with 24 the highest word would round to 1.
+    return (((words >> 9) & 0x7FFFFF).float() + 0.5) * (1.0 / (1 << 23))
 
 
 def _mix_int(x: int) -> int:
@@ -66,5 +65,10 @@ def _mix_int(x: int) -> int:
     x = (x * _M1) & 0xFFFFFFFF
     x ^= x >> 15
     x = (x * (_M2 & 0xFFFFFFFF)) & 0xFFFFFFFF
-    x ^= x >> 16
+    return _signed(x ^ x >> 16)
+
+
+def _signed(x: int) -> int:
+    """The low 32 bits of a number, read as a signed word."""
+    x &= 0xFFFFFFFF
     return x - (1 << 32) if x >= 1 << 31 else x

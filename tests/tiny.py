@@ -1,0 +1,103 @@
+"""Tiny models, made-up batches and documents in memory for tests of batches, objectives and training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from electra.batches.layout import Specials
+from electra.config.schema import Config, DataConfig, GeneratorConfig, ModelConfig, OptimConfig
+from electra.model.electra import build_model
+from electra.objective.base import Objective
+from electra.objective.table import build_objective
+from electra.train.optim import Update
+from electra.train.parallel import World
+from electra.train.state import Master
+from electra.train.step import Stepper
+
+PAD, UNK, CLS, SEP, MASK = range(5)
+SPECIALS = Specials(pad=PAD, cls=CLS, sep=SEP, mask=MASK)
+VOCAB = 150
+
+
+def tiny_config(**parts: Any) -> Config:
+    """A config of two layers; `parts` are whole sections (optim=..., masking=...) or `dropout` for both rates."""
+    rate = parts.pop("dropout", 0.1)
+    model = ModelConfig(
+        layers=2,
+        width=32,
+        heads=2,
+        ffn=64,
+        embedding=16,
+        vocab_size=VOCAB,
+        positions=64,
+        dropout=rate,
+        attention_dropout=rate,
+    )
+    base = Config(
+        model=model,
+        generator=GeneratorConfig(width=0.5),
+        data=DataConfig(length=24),
+        optim=OptimConfig(lr=1e-3, warmup_steps=2),
+    )
+    return replace(base, **parts)
+
+
+def ragged_rows(count: int, *, length: int = 24, vocab: int = VOCAB, seed: int = 0, full: bool = False) -> Tensor:
+    """Packed rows of random text: two segments, lengths from 5 to all of the row, keys all over the range."""
+    random = np.random.default_rng(seed)
+    rows = np.zeros((count, length + 3), np.int32)
+    for row in rows:
+        size = length if full else int(random.integers(5, length + 1))
+        first = int(random.integers(3, size))
+        row[:size] = random.integers(MASK + 1, vocab, size)
+        row[0], row[first - 1], row[size - 1] = CLS, SEP, SEP
+        row[length:] = size, first, random.integers(-(2**31), 2**31)
+    return torch.from_numpy(rows)
+
+
+class Documents:
+    """Documents (lists of sentences of token ids) as a layout reads prepared data."""
+
+    def __init__(self, documents: Sequence[Sequence[Sequence[int]]], *, ids: Sequence[int] | None = None) -> None:
+        sentences = [sentence for document in documents for sentence in document]
+        self._tokens = np.array([token for sentence in sentences for token in sentence], np.int32)
+        self.sentence_starts = np.cumsum([0, *map(len, sentences)], dtype=np.int64)
+        self.document_starts = np.cumsum([0, *map(len, documents)], dtype=np.int64)
+        names = range(len(documents)) if ids is None else ids
+        self.document_ids = np.array([number * 0x9E3779B97F4A7C15 % 2**64 for number in names], np.uint64)
+
+    def gather(self, positions: NDArray[np.int64]) -> NDArray[np.int32]:
+        return self._tokens[positions]
+
+
+def numbered(lengths: Sequence[Sequence[int]]) -> list[list[list[int]]]:
+    """Documents whose sentences have these lengths and whose tokens are all different, from 10 upwards."""
+    number = 10
+    documents = []
+    for document in lengths:
+        sentences = []
+        for size in document:
+            sentences.append(list(range(number, number + size)))
+            number += size
+        documents.append(sentences)
+    return documents
+
+
+class Trainer:
+    """Everything that a step needs, put together as a run does it, on the CPU."""
+
+    def __init__(self, config: Config, *, micro: int, compute: torch.dtype = torch.float32) -> None:
+        self.model: nn.Module = build_model(config)
+        self.objective: Objective = build_objective(config, SPECIALS)
+        self.master = Master(self.model, compute=compute, device=torch.device("cpu"))
+        self.update = Update(self.master, config.optim)
+        self.step = Stepper(
+            self.model, self.master, self.update, self.objective, world=World(), micro_batch=micro, compiled=False
+        )
