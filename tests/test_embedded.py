@@ -83,7 +83,15 @@ def test_google_style_and_markdown_docstring() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "short", "x = y + z * 3 - w / 2 % 1", "self args kwargs foo_bar baz_qux one_two three_four " * 3]
+    "text",
+    [
+        "",
+        "short",
+        "the words of a text with a \0 in it",
+        "the words of a text with a \ud800 in it",
+        "x = y + z * 3 - w / 2 % 1",
+        "self args kwargs foo_bar baz_qux one_two three_four " * 3,
+    ],
 )
 def test_code_is_not_prose(text: str) -> None:
     assert not is_prose(text)

@@ -97,7 +97,7 @@ def plain(text: str) -> str:
 
 def is_prose(text: str) -> bool:
     """Whether a line reads as sentences: enough words, most of them words, some of them common ones."""
-    if not 30 <= len(text) <= 5000 or "{{" in text or "$$" in text:
+    if not 30 <= len(text) <= 5000 or "{{" in text or "$$" in text or not text.isprintable():
         return False
     words = text.split(" ")
     if len(words) < 6:

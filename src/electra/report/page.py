@@ -69,7 +69,7 @@ def _curves(run: Run) -> list[tuple[Chart, str]]:
                 levels=[Level(label="knowing nothing", value=start)],
             ),
             f"The {reader}’s loss on masked tokens (lower is better). Picking one of the {vocab:,} entries blindly "
-            f"costs ln {vocab:,} = {start:.2f}; every step down by 0.69 halves the number of words it hesitates between.",
+            f"costs ln {vocab:,} = {start:.2f}; each 0.69 less halves the words it hesitates between.",
         )
     ]
     if run.config.objective.name != "rtd":
