@@ -8,30 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
+from tiny import lowbias32, plain_fold, signed
 
 from electra import rng
 from electra.batches.order import permutation, sample_keys
 
 WORD = st.integers(-(2**31), 2**31 - 1)
 LEAST_P = 1e-4  # of a fixed, repeatable draw: not a chance of failing
-
-
-def lowbias32(x: int) -> int:
-    """The published permutation, on a plain unsigned number."""
-    x ^= x >> 16
-    x = x * 0x7FEB352D % 2**32
-    x ^= x >> 15
-    x = x * 0x846CA68B % 2**32
-    return x ^ x >> 16
-
-
-def signed(x: int) -> int:
-    x %= 2**32
-    return x - 2**32 if x >= 2**31 else x
-
-
-def plain_fold(key: int, data: int) -> int:
-    return signed(lowbias32(key % 2**32 ^ lowbias32(data * 0x9E3779B9 % 2**32)) + 0x9E3779B9)
 
 
 def words(numbers: list[int]) -> np.ndarray:

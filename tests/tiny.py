@@ -26,6 +26,25 @@ SPECIALS = Specials(pad=PAD, cls=CLS, sep=SEP, mask=MASK)
 VOCAB = 150
 
 
+def lowbias32(x: int) -> int:
+    """The published permutation, on a plain unsigned number."""
+    x ^= x >> 16
+    x = x * 0x7FEB352D % 2**32
+    x ^= x >> 15
+    x = x * 0x846CA68B % 2**32
+    return x ^ x >> 16
+
+
+def signed(x: int) -> int:
+    x %= 2**32
+    return x - 2**32 if x >= 2**31 else x
+
+
+def plain_fold(key: int, data: int) -> int:
+    """`rng.fold` on plain numbers."""
+    return signed(lowbias32(key % 2**32 ^ lowbias32(data * 0x9E3779B9 % 2**32)) + 0x9E3779B9)
+
+
 def tiny_config(**parts: Any) -> Config:
     """A config of two layers; `parts` are whole sections (optim=..., masking=...) or `dropout` for both rates."""
     rate = parts.pop("dropout", 0.1)
