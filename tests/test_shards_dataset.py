@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from electra.corpus.text import clean
 from electra.errors import DataError
 from electra.shards.build import prepare
 from electra.shards.dataset import Split, open_data
@@ -192,3 +193,28 @@ def test_another_tokenizer_is_noticed(data: Path) -> None:
     path.write_text(path.read_text().replace('"do_lower_case": true', '"do_lower_case": null'))
     with pytest.raises(DataError, match="is not the tokenizer that the shards were made with"):
         open_data(data).tokenizer()
+
+
+# --- the format does not move
+
+GOLDEN = Path(__file__).parent / "golden" / "data-v1"
+
+
+def test_promise_16_data_of_version_1_still_loads() -> None:
+    data = open_data(GOLDEN, verify=True)
+    assert (data.train.n_documents, data.held_out.n_documents) == (23, 1)
+    tokenizer = data.tokenizer()
+    first = data.train.slice(*data.train.sentence_starts[:2].tolist())
+    assert tokenizer.decode(first.tolist()).replace(" ", "") == clean(
+        corpora.sentence("golden", 0, 0, 0)
+    ).lower().replace(" ", "")
+
+
+def test_promise_01_version_1_is_written_byte_for_byte(tmp_path: Path) -> None:
+    """The same text gives the bytes that were once written on another machine."""
+    path = corpora.write_corpus(tmp_path / "a.txt", 24, "golden")
+    prepare([str(path)], out=tmp_path / "data", vocab=corpora.write_vocab(tmp_path / "vocab.txt"), workers=1)
+    new, old = corpora.digests(tmp_path / "data"), corpora.digests(GOLDEN)
+    assert new.keys() == old.keys()
+    for name in new.keys() - {"data.json", "tokenizer/tokenizer.json"}:  # the library may write its file differently
+        assert new[name] == old[name], name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import shutil
 import sys
 import time
@@ -18,6 +17,7 @@ from electra.corpus.sample import sample
 from electra.corpus.sources import HUB, STDIN, Source, resolve
 from electra.errors import ConfigError, DataError, ElectraError
 from electra.fsio import commit_dir, read_json, remove_leftovers, sha256_file, write_json
+from electra.hardware import cores
 from electra.progress import progress, say, scaled
 from electra.shards.finalise import finalise
 from electra.shards.format import HELD_OUT, MANIFEST, TOKENIZER, TRAIN, WORK, check_files, read_manifest
@@ -126,7 +126,7 @@ def _request(
     worker: str | None,
 ) -> _Request:
     options.check()
-    workers = workers if workers is not None else len(os.sched_getaffinity(0))
+    workers = workers if workers is not None else cores()
     if workers < 1:
         raise ConfigError("--workers", f"{workers} is not at least 1")
     number, total = parse_worker(worker)

@@ -23,7 +23,7 @@ from electra.shards.units import Header, make_unit
 from electra.tokenizer.codec import Tokenizer
 from electra.tokenizer.words import CACHED_WORDS, WordEncoder
 
-_ALL_CACHED_WORDS = 4 * CACHED_WORDS
+_ALL_CACHED_WORDS = 2 * CACHED_WORDS  # about 160 bytes each, over all processes
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import re
 
 from electra.tokenizer.codec import MAX_WORD_CHARS, Tokenizer
 
-CACHED_WORDS = 500_000
+CACHED_WORDS = 1_000_000
 _CACHED_CHARS = 64
 
 _ASCII_PARTS = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9]").findall
