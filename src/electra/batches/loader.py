@@ -60,7 +60,7 @@ class Stream:
             parts.append(pack(epoch.layout, here, sample_keys(here, seed=self._seed, epoch=epoch.number)))
             count -= len(here)
             end = cursor.offset + len(here)
-            cursor = Cursor(cursor.epoch + 1, 0) if end == epoch.layout.count else Cursor(cursor.epoch, end)
+            cursor = Cursor(cursor.epoch + 1, 0) if end >= epoch.layout.count else Cursor(cursor.epoch, end)
         return np.concatenate(parts), cursor
 
 

@@ -25,7 +25,7 @@ class Slots(NamedTuple):
 
 def slot_count(length: int, rate: float) -> int:
     """Slots a sequence of full length may need (19 at 128 and 15 %), as the official code counts them."""
-    return int((rate + 0.005) * length)
+    return min(length, int((rate + 0.005) * length))
 
 
 def choose(
