@@ -43,7 +43,8 @@ class MaskedLanguageModelling:
         mlm_sum = (F.cross_entropy(logits_MV.float(), gold_M, reduction="none") * used_M.float()).sum()
         right = ((logits_MV.argmax(1) == gold_M) & used_M).sum()
         sums = (mlm_sum.detach(), used_M.sum(), right, batch.lengths_B.sum())
-        return Outcome(self.weights.mlm_weight * mlm_sum / counts[0], torch.stack([value.float() for value in sums]))
+        loss = self.weights.mlm_weight * mlm_sum / counts[0].clamp(min=1)
+        return Outcome(loss, torch.stack([value.float() for value in sums]))
 
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
         slots = self.plan(batch)

@@ -48,7 +48,8 @@ class ReplacedTokenDetection:
         real_BL = _real(batch)
         bce_BL = F.binary_cross_entropy_with_logits(scores_BL, replaced_BL.float(), reduction="none")
         rtd_sum = (bce_BL * real_BL).sum()
-        loss = self.weights.mlm_weight * mlm_sum / counts[0] + self.weights.rtd_weight * rtd_sum / counts[1]
+        loss = self.weights.mlm_weight * mlm_sum / counts[0].clamp(min=1)
+        loss = loss + self.weights.rtd_weight * rtd_sum / counts[1]
         right = (((scores_BL > 0) == replaced_BL) & real_BL).sum()
         sums = (mlm_sum.detach(), used_M.sum(), rtd_sum.detach(), real_BL.sum(), replaced_BL.sum(), right)
         return Outcome(loss, torch.stack([value.float() for value in sums]))
