@@ -56,7 +56,7 @@ def train(
         stepper(batch.rows, lr)
         position = replace(position, step=position.step + 1, cursor=batch.after)
 
-        if total is None and world.any(pace.ready()):
+        if total is None and world.any(pace.ready(position.step)):
             stepper.wait()
             position = replace(position, total_steps=world.lead(pace.total(position.step)))
             total = position.total_steps

@@ -35,15 +35,19 @@ class Pace:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._started
 
-    def ready(self) -> bool:
-        """Whether, after one more step, it is time to `start` or to `fix`."""
+    def ready(self, step: int) -> bool:
+        """Whether, `step` steps being done, it is time to ask for the `total`."""
         self._seen += 1
+        if step >= self._limit:
+            return True
         if self._from is None:
             return self._seen >= MEASURE_FROM
         return time.monotonic() - self._from[1] >= MEASURE_SHARE * self._budget_s
 
     def total(self, step: int) -> int | None:
         """The run's number of steps, from the speed since the first call; None at that first call."""
+        if step >= self._limit:
+            return step
         now = time.monotonic()
         if self._from is None:
             self._from = (step, now)
