@@ -132,7 +132,9 @@ class Blocks:
                     unpacked.write(piece)
                 stream.close()
             try:
-                with pyarrow.parquet.ParquetFile(unpacked if packed else path, pre_buffer=False) as table:
+                with pyarrow.parquet.ParquetFile(
+                    unpacked if packed else path, pre_buffer=False, buffer_size=1 << 20
+                ) as table:
                     yield from self._gather(self._parquet_texts(table, size=path.stat().st_size))
             except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
                 raise DataError(self._name, f"cannot be read as Parquet: {error}") from error
