@@ -18,17 +18,21 @@ class Guard:
         self._guard = guard
         self._smooth: float | None = None
         self._best = math.inf
+        self._skipped = 0.0
 
     def check(self, *, step: int, line: Line) -> None:
         """Raise `Diverged` with the reason when the run is beyond help."""
         loss, skipped = line["train/loss"], line["optim/skipped"]
         assert loss is not None and skipped is not None
-        if skipped >= self._guard.max_skipped:
+        nothing_done = math.isnan(loss) and skipped > 0
+        # Lines without one good step count on: they may be shorter than the limit.
+        self._skipped = skipped + (self._skipped if nothing_done else 0.0)
+        if self._skipped >= self._guard.max_skipped:
             raise Diverged(
-                f"step {step}: {skipped:.0f} steps since the last log line had a non-finite gradient and were skipped"
+                f"step {step}: {self._skipped:.0f} steps had a non-finite gradient and were skipped"
                 " (lower optim.lr, or train in fp32: train.precision=fp32)"
             )
-        if skipped:
+        if nothing_done:
             return
         if not math.isfinite(loss):
             raise Diverged(f"step {step}: the loss is {loss} (lower optim.lr)")
@@ -51,7 +55,7 @@ def entropy(rate: float) -> float:
 def dead_discriminator(*, rtd_loss: float, replaced_rate: float, auc: float) -> str:
     """A sentence naming a discriminator that has learned the base rate only, or an empty string."""
     floor = entropy(replaced_rate)
-    if rtd_loss < 0.99 * floor or auc > 0.55:
+    if not floor or rtd_loss < 0.99 * floor or auc > 0.55:  # no floor: one class only, so nothing to tell apart
         return ""
     return (
         f"dead discriminator: its loss {rtd_loss:.3f} is the base-rate entropy {floor:.3f} of {replaced_rate:.1%}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines = []
-    for raw in path.read_text(encoding="utf-8").splitlines():
+    for raw in path.read_bytes().split(b"\n"):  # bytes: a line may end inside a character, and text holds other breaks
         try:
             lines.append(json.loads(raw))
-        except json.JSONDecodeError:
+        except ValueError:
             continue
     return lines
 
@@ -55,7 +56,9 @@ def _encode(value: dict[str, Any]) -> bytes:
 def _finite(value: Any) -> Any:
     """NaN and infinity are not JSON: they become null."""
     if isinstance(value, float):
-        return value if abs(value) != float("inf") and value == value else None
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
     return value
 
 
