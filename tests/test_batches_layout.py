@@ -96,6 +96,7 @@ SENTENCES = st.lists(st.one_of(st.integers(0, 9), st.integers(0, 60)), max_size=
 @example(lengths=[], length=16, shares=(0.1, 0.05), seed=0, epoch=0)
 @example(lengths=[[], [3, 3], [], [0, 0], [1]], length=16, shares=(0.1, 0.05), seed=0, epoch=0)
 @example(lengths=[[1] * 100], length=16, shares=(0.1, 0.05), seed=0, epoch=0)
+@example(lengths=[[1] * 300, [2, 1] * 60], length=16, shares=(0.5, 1.0), seed=0, epoch=0)
 @example(lengths=[[90, 2], [90], [2, 90, 2]], length=16, shares=(0.1, 0.05), seed=0, epoch=0)
 @example(lengths=[[14, 1, 14], [13, 5], [12, 5], [15], [16]], length=16, shares=(0.0, 0.0), seed=0, epoch=0)
 def test_paper_rows_are_those_of_the_rules(

@@ -68,7 +68,8 @@ def test_generator_sizes() -> None:
     assert generator_shape(base, GeneratorConfig(depth=0.5)).layers == 6
 
 
-def test_parts_share_embeddings_and_nothing_else() -> None:
+def test_defect_parts_share_all_embeddings_and_nothing_else() -> None:
+    """Elsewhere only the token table was shared, or the generator was as wide as the discriminator."""
     model = cast(Electra, build_model(tiny_config()))
     assert model.generator_embeddings is model.embeddings
     shared = {id(p) for p in model.generator.parameters()} & {id(p) for p in model.discriminator.parameters()}
@@ -164,6 +165,17 @@ def test_heads_split_the_width_as_transformers_does() -> None:
             at = slice(head * 4, head * 4 + 4)
             parts.append((q[..., at] @ k[..., at].transpose(1, 2) / 2).softmax(-1) @ v[..., at])
         torch.testing.assert_close(attention(x, None, None), torch.cat(parts, -1), rtol=1e-5, atol=1e-6)
+
+
+def test_defect_a_forward_pass_registers_nothing() -> None:
+    """Buffers made on the way change what a checkpoint holds and stop a compiler."""
+    config = tiny_config()
+    model, objective = build_model(config), build_objective(config, SPECIALS)
+    before = list(model.state_dict()), [name for name, _ in model.named_buffers()]
+    batch = unpack(ragged_rows(2))
+    slots = objective.plan(batch)
+    objective.loss(model, batch, slots, objective.counts(batch, slots))
+    assert (list(model.state_dict()), [name for name, _ in model.named_buffers()]) == before and not before[1]
 
 
 def test_padding_is_invisible() -> None:

@@ -78,6 +78,13 @@ def test_two_steps_by_hand() -> None:
         assert dense.bias.item() == pytest.approx(bias, abs=2e-7), "a bias is not decayed"
 
 
+def test_defect_the_defaults_are_the_papers() -> None:
+    """Elsewhere eps 1e-8, decay 0.1 or a corrected Adam: other optimisers than the one that the results came from."""
+    optim = OptimConfig()
+    assert (optim.lr, optim.warmup_steps, optim.weight_decay, optim.clip) == (5e-4, 10_000, 0.01, 1.0)
+    assert (optim.beta1, optim.beta2, optim.eps) == (0.9, 0.999, 1e-6)
+
+
 def reference(optim: OptimConfig, decayed: bool, w: np.ndarray, gradients: list[np.ndarray], lr: float) -> np.ndarray:
     m, v = np.zeros_like(w), np.zeros_like(w)
     for g in gradients:
