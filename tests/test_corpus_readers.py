@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import lzma
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -287,6 +288,9 @@ def test_folders_globs_and_files(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no text in this folder"):
         names(str(tmp_path / "empty"))
+    (tmp_path / "empty" / "a.txt").symlink_to("nowhere")
+    with pytest.raises(DataError, match=r"a\.txt: is not a file that can be read"):
+        names(str(tmp_path / "empty"))
 
 
 @pytest.mark.parametrize(
@@ -324,6 +328,30 @@ def test_hub_data_sets_are_read_through_datasets(tmp_path: Path, monkeypatch: py
         resolve([f"hf:{folder}"], spool=tmp_path / "other", text_column="body")
     with pytest.raises(DataError, match="cannot be loaded"):
         resolve([f"hf:{tmp_path}/nothing-here"], spool=spool, text_column="text")
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "what"), [("a.txt.zst", "zstandard", ".zst files"), ("a.parquet", "pyarrow", "Parquet")]
+)
+def test_promise_20_missing_packages_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str, what: str
+) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"reading {what} needs: pip install 'electra\[data\]'"):
+        read(tmp_path / name)
+
+
+def test_promise_20_hub_data_needs_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ConfigError, match="reading hub data sets needs"):
+        resolve(["hf:wikitext"], spool=tmp_path, text_column="text")
+
+
+def test_promise_20_a_source_that_vanished(tmp_path: Path) -> None:
+    gone = Source(name="a.txt", path=tmp_path / "a.txt", format=".txt")
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        list(Blocks(gone, text_column="text"))
 
 
 # --- the sample that a vocabulary is trained on

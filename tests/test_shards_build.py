@@ -19,6 +19,7 @@ from electra.errors import ConfigError, DataError
 from electra.shards import build
 from electra.shards.build import prepare
 from electra.shards.dataset import Split, open_data
+from electra.shards.guard import claim, lock
 from electra.shards.options import PrepareOptions, parse_worker
 
 SMALL = PrepareOptions(vocab_size=300)
@@ -166,8 +167,6 @@ def test_promise_20_other_folders_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_two_at_once_are_refused(tmp_path: Path) -> None:
-    from electra.shards.guard import lock
-
     path = corpora.write_corpus(tmp_path / "a.txt", 20)
     (tmp_path / "data" / ".work").mkdir(parents=True)
     with lock(tmp_path / "data" / ".work", number=0, total=2):
@@ -175,6 +174,15 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
             prepare([str(path)], out=tmp_path / "data", options=SMALL)
         with pytest.raises(ConfigError, match="another process is preparing"):
             prepare([str(path)], out=tmp_path / "data", options=SMALL, worker="1/2")
+
+
+def test_only_one_worker_writes_the_shards(tmp_path: Path) -> None:
+    path, out = corpora.write_corpus(tmp_path / "a.txt", 600), tmp_path / "data"
+    prepare([str(path)], out=out, options=SMALL, workers=1, worker="1/2")
+    with claim(out / ".work" / "finalise.lock") as mine:
+        assert mine
+        assert prepare([str(path)], out=out, options=SMALL, workers=1, worker="2/2").manifest is None
+    assert prepare([str(path)], out=out, options=SMALL, workers=1, worker="2/2").manifest is not None
 
 
 # --- held out
@@ -225,6 +233,12 @@ def test_given_held_out_files_win_over_training_text(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no document in the held-out files"):
         held = [str(tmp_path / "empty.txt")]
         prepare([str(tmp_path / "train.txt")], out=tmp_path / "none", options=SMALL, held_out=held)
+
+
+def test_promise_20_nothing_left_to_train_on(tmp_path: Path) -> None:
+    path = corpora.write_corpus(tmp_path / "a.txt", 20)
+    with pytest.raises(DataError, match="no document is left"):
+        prepare([str(path)], out=tmp_path / "data", options=SMALL, held_out=[str(path)])
 
 
 # --- options

@@ -21,7 +21,9 @@ from electra.errors import DataError
 from electra.shards import build
 from electra.shards.build import prepare
 from electra.shards.dataset import open_data
+from electra.shards.finalise import finalise
 from electra.shards.options import PrepareOptions
+from electra.tokenizer.codec import Tokenizer, read_vocab
 
 ROOT = Path(__file__).parents[1]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -178,6 +180,31 @@ def test_promise_10_the_kernel_says_no(tmp_path: Path) -> None:
     assert done.returncode == 4, done.stderr
     assert b"the disk is full" in done.stderr.splitlines()[-1] and b"Traceback" not in done.stderr
     assert not (tmp_path / "data").exists()  # not one unit fitted
+
+
+def test_promise_20_a_worker_that_dies_is_reported_and_continued(
+    tmp_path: Path, corpus: Path, expected: dict[str, str]
+) -> None:
+    script = tmp_path / "run.py"
+    script.write_text(RUN.replace("time.sleep(0.05)", "job.path.name == '0000005.unit' and __import__('os')._exit(9)"))
+    command = [sys.executable, str(script), str(corpus), str(tmp_path / "data"), "2"]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "a worker process died" in done.stderr.splitlines()[-1]
+    prepare([str(corpus)], out=tmp_path / "data", options=SMALL, workers=1)
+    assert corpora.digests(tmp_path / "data") == expected
+
+
+def test_promise_20_a_unit_damaged_before_the_end_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"1\.unit: is missing or damaged"):
+        finalise(
+            tmp_path,
+            [tmp_path / "1.unit"],
+            held_out_units=0,
+            share=0.1,
+            tokenizer=Tokenizer(read_vocab(corpora.write_vocab(tmp_path / "v.txt"))),
+            about={},
+        )
 
 
 # --- bad input, through the command line

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from electra.shards.build import Result
+    from electra.shards.request import Result
 
 
 @click.command("prepare")

@@ -74,6 +74,8 @@ def _file(path: Path, *, name: str) -> Source:
     kind = file_format(path)
     if kind is None:
         raise DataError(path, f"the name does not say what is in the file; {_KNOWN}", fix="rename it")
+    if not path.is_file() or not os.access(path, os.R_OK):
+        raise DataError(path, "is not a file that can be read")
     return Source(name=name, path=path, format=kind)
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,57 +12,21 @@ from typing import Any
 
 from electra.corpus.blocks import BLOCK_BYTES, Blocks
 from electra.corpus.sample import sample
-from electra.corpus.sources import HUB, STDIN, Source, resolve
+from electra.corpus.sources import Source
 from electra.errors import ConfigError, DataError, ElectraError
-from electra.fsio import commit_dir, read_json, remove_leftovers, sha256_file, write_json
-from electra.hardware import cores
+from electra.fsio import commit_dir, read_json, remove_leftovers, write_json
 from electra.progress import progress, say, scaled
 from electra.shards.finalise import finalise
-from electra.shards.format import HELD_OUT, MANIFEST, TOKENIZER, TRAIN, WORK, check_files, read_manifest
+from electra.shards.format import HELD_OUT, MANIFEST, TOKENIZER, TRAIN, read_manifest
 from electra.shards.guard import claim, lock, stoppable, storage
-from electra.shards.options import PrepareOptions, parse_worker, refuse_changes
+from electra.shards.options import PrepareOptions, refuse_changes
 from electra.shards.pool import Job, run
+from electra.shards.request import Request, Result, make_request, verify
 from electra.shards.units import read_header, unit_key, unit_path
-from electra.tokenizer.codec import Tokenizer, read_vocab
+from electra.tokenizer.codec import Tokenizer
 from electra.tokenizer.train import train
 
 _CHOICES, _SAMPLED = "options.json", "sample.json"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
-    """How a preparation went."""
-
-    folder: Path
-    manifest: dict[str, Any] | None
-    """None where other workers still have units to do."""
-    already_done: bool = False
-    """Everything was there and verified; nothing was written."""
-    seconds: float = 0.0
-    text_bytes: int = 0
-    """Text that this run tokenized."""
-    units: int = 0
-    units_kept: int = 0
-    """Units that an earlier run had finished."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """What was asked for."""
-
-    out: Path
-    given: dict[str, Sequence[str]]
-    """Names of sources by split; held-out ones first, so that their documents win over equal ones."""
-    options: PrepareOptions
-    vocab: list[str] | None
-    recorded: dict[str, Any]
-    workers: int
-    number: int
-    total: int
-
-    @property
-    def work(self) -> Path:
-        return self.out / WORK
 
 
 @dataclass(slots=True)
@@ -94,11 +56,11 @@ def prepare(
 
     From a script, call this under `if __name__ == "__main__":`, because worker processes import the script.
     """
-    request = _request(sources, out, options or PrepareOptions(), vocab, held_out, workers, worker)
+    request = make_request(sources, out, options or PrepareOptions(), vocab, held_out, workers, worker)
     started = time.monotonic()
     with storage(out):
         if (out / MANIFEST).exists():
-            return _verify(request)
+            return verify(request)
         made = _claim_folder(request)
         with stoppable(out), lock(request.work, number=request.number, total=request.total):
             try:
@@ -116,37 +78,7 @@ def prepare(
     )
 
 
-def _request(
-    sources: Sequence[str],
-    out: Path,
-    options: PrepareOptions,
-    vocab: Path | None,
-    held_out: Sequence[str],
-    workers: int | None,
-    worker: str | None,
-) -> _Request:
-    options.check()
-    workers = workers if workers is not None else cores()
-    if workers < 1:
-        raise ConfigError("--workers", f"{workers} is not at least 1")
-    number, total = parse_worker(worker)
-    if not sources:
-        raise ConfigError("SOURCE", "nothing to prepare", fix="name a file, a folder, a glob, - or hf:NAME")
-    if [*sources, *held_out].count(STDIN) > 1:
-        raise ConfigError("SOURCE", "standard input can be read only once")
-    return _Request(
-        out=out,
-        given={HELD_OUT: held_out, TRAIN: sources},
-        options=options,
-        vocab=read_vocab(vocab) if vocab else None,
-        recorded=options.recorded(vocab_sha256=sha256_file(vocab) if vocab else None, held_out_given=bool(held_out)),
-        workers=workers,
-        number=number,
-        total=total,
-    )
-
-
-def _claim_folder(request: _Request) -> bool:
+def _claim_folder(request: Request) -> bool:
     """Make the folder; True where it was not there. One with other things in it is not ours to write to."""
     made = not request.out.exists()
     if not made and not request.work.exists() and any(request.out.iterdir()):
@@ -155,7 +87,7 @@ def _claim_folder(request: _Request) -> bool:
     return made
 
 
-def _leave_nothing_useless(request: _Request, *, made: bool) -> None:
+def _leave_nothing_useless(request: Request, *, made: bool) -> None:
     """After a failure before anything was finished, the folder is as it was."""
     if request.total == 1 and not any(request.work.glob("units/*.unit")):
         shutil.rmtree(request.work, ignore_errors=True)
@@ -164,11 +96,11 @@ def _leave_nothing_useless(request: _Request, *, made: bool) -> None:
                 request.out.rmdir()
 
 
-def _build(request: _Request) -> tuple[dict[str, Any] | None, _Pass]:
+def _build(request: Request) -> tuple[dict[str, Any] | None, _Pass]:
     if request.total == 1:
         remove_leftovers(request.out)
         remove_leftovers(request.work / "units")
-    found = {split: _resolve(request, given) for split, given in request.given.items()}
+    found = {split: request.resolve(given) for split, given in request.given.items()}
     choices = {**request.recorded, **{split: [source.name for source in some] for split, some in found.items()}}
     if (request.work / _CHOICES).exists():
         refuse_changes(read_json(request.work / _CHOICES), choices, folder=request.out)
@@ -200,11 +132,7 @@ def _build(request: _Request) -> tuple[dict[str, Any] | None, _Pass]:
     return manifest, state
 
 
-def _resolve(request: _Request, given: Sequence[str]) -> list[Source]:
-    return resolve(given, spool=request.work / "spool", text_column=request.options.text_column, skip=request.out)
-
-
-def _tokenizer(request: _Request, sources: Sequence[Source]) -> Tokenizer:
+def _tokenizer(request: Request, sources: Sequence[Source]) -> Tokenizer:
     """The given or trained tokenizer, saved where worker processes load it."""
     options, folder = request.options, request.work / TOKENIZER
     digest = ""
@@ -237,7 +165,7 @@ def _tokenizer(request: _Request, sources: Sequence[Source]) -> Tokenizer:
     return tokenizer
 
 
-def _tokenize(request: _Request, found: dict[str, list[Source]], tokenizer: Tokenizer) -> _Pass:
+def _tokenize(request: Request, found: dict[str, list[Source]], tokenizer: Tokenizer) -> _Pass:
     state = _Pass()
     size = sum(source.path.stat().st_size for sources in found.values() for source in sources)
     workers = 1 if size <= BLOCK_BYTES else request.workers  # starting processes would take longer
@@ -259,7 +187,7 @@ def _tokenize(request: _Request, found: dict[str, list[Source]], tokenizer: Toke
     return state
 
 
-def _jobs(request: _Request, found: dict[str, list[Source]], state: _Pass, *, fingerprint: str) -> Iterator[Job]:
+def _jobs(request: Request, found: dict[str, list[Source]], state: _Pass, *, fingerprint: str) -> Iterator[Job]:
     """Read everything once; the blocks that are this worker's and not done yet become jobs."""
     options, before = request.options, 0
     for split, sources in found.items():
@@ -287,36 +215,3 @@ def _jobs(request: _Request, found: dict[str, list[Source]], state: _Pass, *, fi
 def _key(path: Path) -> str:
     header = read_header(path)
     return header.key if header else ""
-
-
-def _verify(request: _Request) -> Result:
-    """The same command on finished data: compare what was asked, check every file, change nothing."""
-    manifest = read_manifest(request.out)
-    before, now = dict(manifest["options"]), dict(request.recorded)
-    files: list[tuple[str, str, Source | None]] = []
-    for split, given in request.given.items():
-        before[split] = [entry["name"] for entry in manifest["sources"] if entry["split"] == split]
-        for name in given:
-            apart = name == STDIN or name.startswith(HUB)
-            files += [(split, name, None)] if apart else [(split, s.name, s) for s in _resolve(request, [name])]
-        now[split] = [name for where, name, _ in files if where == split]
-    refuse_changes(before, now, folder=request.out)
-    for entry, (_, name, source) in zip(manifest["sources"], files, strict=True):
-        if (digest := _digest(name, source)) and digest != entry["sha256"]:
-            raise ConfigError(str(request.out), f"source '{name}' has changed since", fix="use another --out")
-    check_files(request.out, manifest, verify=True)
-    shutil.rmtree(request.work, ignore_errors=True)
-    return Result(folder=request.out, manifest=manifest, already_done=True)
-
-
-def _digest(name: str, source: Source | None) -> str:
-    """sha256 of a source; empty where there is nothing to compare (a hub data set is not fetched again)."""
-    if source is not None:
-        return sha256_file(source.path)
-    if name != STDIN:
-        return ""
-    digest, size = hashlib.sha256(), 0
-    while piece := sys.stdin.buffer.read(1 << 20):
-        digest.update(piece)
-        size += len(piece)
-    return digest.hexdigest() if size else ""

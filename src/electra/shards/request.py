@@ -1,0 +1,122 @@
+"""What a preparation was asked for, and whether a finished folder already answers it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from electra.corpus.sources import HUB, STDIN, Source, resolve
+from electra.errors import ConfigError
+from electra.fsio import sha256_file
+from electra.hardware import cores
+from electra.shards.format import HELD_OUT, TRAIN, WORK, check_files, read_manifest
+from electra.shards.options import PrepareOptions, parse_worker, refuse_changes
+from electra.tokenizer.codec import read_vocab
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """How a preparation went."""
+
+    folder: Path
+    manifest: dict[str, Any] | None
+    """None where other workers still have units to do."""
+    already_done: bool = False
+    """Everything was there and verified; nothing was written."""
+    seconds: float = 0.0
+    text_bytes: int = 0
+    """Text that this run tokenized."""
+    units: int = 0
+    units_kept: int = 0
+    """Units that an earlier run had finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for."""
+
+    out: Path
+    given: dict[str, Sequence[str]]
+    """Names of sources by split; held-out ones first, so that their documents win over equal ones."""
+    options: PrepareOptions
+    vocab: list[str] | None
+    recorded: dict[str, Any]
+    workers: int
+    number: int
+    total: int
+
+    @property
+    def work(self) -> Path:
+        return self.out / WORK
+
+    def resolve(self, given: Sequence[str]) -> list[Source]:
+        spool = self.work / "spool"
+        return resolve(given, spool=spool, text_column=self.options.text_column, skip=self.out)
+
+
+def make_request(
+    sources: Sequence[str],
+    out: Path,
+    options: PrepareOptions,
+    vocab: Path | None,
+    held_out: Sequence[str],
+    workers: int | None,
+    worker: str | None,
+) -> Request:
+    options.check()
+    workers = workers if workers is not None else cores()
+    if workers < 1:
+        raise ConfigError("--workers", f"{workers} is not at least 1")
+    number, total = parse_worker(worker)
+    if not sources:
+        raise ConfigError("SOURCE", "nothing to prepare", fix="name a file, a folder, a glob, - or hf:NAME")
+    if [*sources, *held_out].count(STDIN) > 1:
+        raise ConfigError("SOURCE", "standard input can be read only once")
+    return Request(
+        out=out,
+        given={HELD_OUT: held_out, TRAIN: sources},
+        options=options,
+        vocab=read_vocab(vocab) if vocab else None,
+        recorded=options.recorded(vocab_sha256=sha256_file(vocab) if vocab else None, held_out_given=bool(held_out)),
+        workers=workers,
+        number=number,
+        total=total,
+    )
+
+
+def verify(request: Request) -> Result:
+    """The same command on finished data: compare what was asked, check every file, change nothing."""
+    manifest = read_manifest(request.out)
+    before, now = dict(manifest["options"]), dict(request.recorded)
+    files: list[tuple[str, str, Source | None]] = []
+    for split, given in request.given.items():
+        before[split] = [entry["name"] for entry in manifest["sources"] if entry["split"] == split]
+        for name in given:
+            apart = name == STDIN or name.startswith(HUB)
+            files += [(split, name, None)] if apart else [(split, s.name, s) for s in request.resolve([name])]
+        now[split] = [name for where, name, _ in files if where == split]
+    refuse_changes(before, now, folder=request.out)
+    for entry, (_, name, source) in zip(manifest["sources"], files, strict=True):
+        if (digest := _digest(name, source)) and digest != entry["sha256"]:
+            raise ConfigError(str(request.out), f"source '{name}' has changed since", fix="use another --out")
+    check_files(request.out, manifest, verify=True)
+    shutil.rmtree(request.work, ignore_errors=True)
+    return Result(folder=request.out, manifest=manifest, already_done=True)
+
+
+def _digest(name: str, source: Source | None) -> str:
+    """sha256 of a source; empty where there is nothing to compare (a hub data set is not fetched again)."""
+    if source is not None:
+        return sha256_file(source.path)
+    if name != STDIN:
+        return ""
+    digest, size = hashlib.sha256(), 0
+    while piece := sys.stdin.buffer.read(1 << 20):
+        digest.update(piece)
+        size += len(piece)
+    return digest.hexdigest() if size else ""
