@@ -70,15 +70,14 @@ def run(
                 yield _result(waiting.popleft())
         while waiting:
             yield _result(waiting.popleft())
+    except BrokenProcessPool as error:  # from a result or from the next submit, whichever comes first
+        raise ElectraError("a worker process died (out of memory?); run the same command again") from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _result(future: Future[Header | str]) -> Header:
-    try:
-        result = future.result()
-    except BrokenProcessPool as error:
-        raise ElectraError("a worker process died (out of memory?); run the same command again") from error
+    result = future.result()
     if isinstance(result, str):
         where, _, reason = result.partition(": ")
         raise DataError(where, reason)
