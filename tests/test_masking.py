@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
-from tiny import CLS, MASK, SEP, UNK, VOCAB, ragged_rows
+from tiny import CLS, MASK, SEP, UNK, VOCAB, lowbias32, plain_fold, ragged_rows
 from torch import Tensor
 
-from electra.batches.masking import Slots, choose, put, slot_count
+from electra.batches.masking import CHOOSE, Slots, choose, put, slot_count
 from electra.batches.sequences import Sequences, unpack
 from electra.config.schema import MaskingConfig
 from electra.objective.corrupt import mask
@@ -103,6 +103,22 @@ def test_every_position_is_equally_likely(policy: str) -> None:
     # Also the order of the slots carries nothing: each slot sees every position.
     for slot in range(4):
         assert chisquare(torch.bincount(slots.positions_BS[:, slot], minlength=32)[candidates].numpy()).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("masking", [DEFAULT, OFFICIAL], ids=lambda masking: masking.policy)
+def test_the_choice_is_what_plain_sorting_says(masking: MaskingConfig) -> None:
+    """Candidates in the order of their random words; the first ones, or draws from them with replacement."""
+    rows = ragged_rows(30, length=64)
+    slots = slots_of(rows, masking)
+    for row, positions, used in zip(rows.tolist(), slots.positions_BS.tolist(), slots.used_BS.tolist(), strict=True):
+        size, key = row[64], plain_fold(row[66], CHOOSE)
+        words = {p: lowbias32(key % 2**32 ^ lowbias32(p)) for p in range(size) if row[p] not in SPECIAL}
+        order = sorted(words, key=lambda p: (words[p], p))
+        wanted = max(1, min(9, round(float(np.float32(size) * np.float32(0.15)))))
+        if masking.policy == "official":
+            again = plain_fold(key, 1) % 2**32
+            order = [order[lowbias32(again ^ lowbias32(slot)) * len(order) >> 32] for slot in range(wanted)]
+        assert [p for p, u in zip(positions, used, strict=True) if u] == order[:wanted]
 
 
 def test_official_rows_repeat_positions_as_often_as_the_released_code() -> None:

@@ -255,6 +255,8 @@ def test_defect_the_output_matrix_of_the_generator_is_the_input_table() -> None:
         after = objective.evaluate(model, batch).nll_BS
     # No input holds this token: only the output matrix can have changed the predictions.
     assert (before != after).any()
+    found = gradients(tiny_config(), mlm=1.0, rtd=0.0)["embeddings.token.weight"]
+    assert found.any(1).all(), "every entry is an output, so every one learns from the masked tokens"
     # It is still so once the weights live in flat buffers.
     trainer = Trainer(tiny_config(), micro=4)
     electra = cast(Electra, trainer.model)
