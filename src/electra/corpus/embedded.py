@@ -24,9 +24,9 @@ PACKAGE_BYTES = 2_000_000
 DOCUMENT_CHARS = 20_000
 HELD_OUT_PERCENT = 20
 LABELS = 8
-TRAIN_EACH, DEV_EACH = 150, 100
+TRAIN_EACH, DEV_EACH = 100, 75
 FEWEST_LABELS = 5  # below this, packages with half or a quarter of the passages are taken too
-PASSAGE_CHARS = (80, 280)
+PASSAGE_CHARS = (60, 180)
 
 # In order of how well people know them: the first with enough text become the task's labels. A fixed list, so that
 # nothing private that happens to be installed is read.
@@ -81,8 +81,9 @@ def write_sample(
     ordered = [file for name, _ in roots for file in files[name]]
 
     seen: set[bytes] = set()
-    documents, sizes = _corpus([file for file in ordered if not file.held_out], seen)
-    labels, train, dev = _task(ordered, seen)
+    texts = _corpus([file for file in ordered if not file.held_out], seen)
+    documents = [document for one in texts.values() for document in one]
+    labels, train, dev = _task(ordered, seen, texts)
     if len(labels) < 2:
         where, fix = "the documentation on this machine", "torch, numpy, sympy and networkx should be installed"
         raise DataError(where, f"too little text in {', '.join(packages)}", fix=fix)
@@ -91,7 +92,7 @@ def write_sample(
         corpus="corpus.txt",
         documents=len(documents),
         bytes=len(text),
-        packages=sizes,
+        packages={name: sum(len(document) + 2 for document in one) for name, one in texts.items()},
         labels=labels,
         train=len(train),
         dev=len(dev),
@@ -184,14 +185,14 @@ def _mark(paragraph: str) -> bytes:
     return hashlib.blake2b(letters.encode(), digest_size=8).digest()
 
 
-def _corpus(files: list[_File], seen: set[bytes]) -> tuple[list[str], dict[str, int]]:
-    """Documents without repeated paragraphs, and the characters each package gave; fills `seen`."""
+def _corpus(files: list[_File], seen: set[bytes]) -> dict[str, list[str]]:
+    """Each package's documents, without repeated paragraphs; fills `seen`."""
     total = sum(_size(file) for file in files)
-    documents: list[str] = []
-    sizes: dict[str, int] = {}
+    texts: dict[str, list[str]] = {}
     for file in files:
         if _hash("keep", file.package, file.path) % 10_000 >= TOTAL_BYTES / max(total, 1) * 10_000:
             continue
+        documents = texts.setdefault(file.package, [])
         lines: list[str] = []
         size = 0
         for paragraph in (paragraph for doc in file.docs for paragraph in doc):
@@ -200,17 +201,18 @@ def _corpus(files: list[_File], seen: set[bytes]) -> tuple[list[str], dict[str, 
             seen.add(mark)
             lines.append(paragraph)
             size += len(paragraph) + 1
-            sizes[file.package] = sizes.get(file.package, 0) + len(paragraph) + 1
             if size > DOCUMENT_CHARS:  # a file of hundreds of docstrings becomes several documents
                 documents.append("\n".join(lines))
                 lines, size = [], 0
         if lines:
             documents.append("\n".join(lines))
-    return documents, sizes
+    return texts
 
 
-def _task(files: list[_File], seen: set[bytes]) -> tuple[list[str], list[dict[str, str]], list[dict[str, str]]]:
-    """Labels and balanced train and dev rows; a dev passage shares no paragraph with `seen`."""
+def _task(
+    files: list[_File], seen: set[bytes], texts: dict[str, list[str]]
+) -> tuple[list[str], list[dict[str, str]], list[dict[str, str]]]:
+    """Labels and balanced train and dev rows; no dev passage stands in its package's part of the corpus."""
     train: dict[str, list[str]] = {}
     dev: dict[str, list[str]] = {}
     openings: set[str] = set()
@@ -222,6 +224,9 @@ def _task(files: list[_File], seen: set[bytes]) -> tuple[list[str], list[dict[st
             if passage and opening not in openings and not _NAMED.search(passage.lower()):
                 openings.add(opening)
                 into.setdefault(file.package, []).append(passage)
+    for name, passages in dev.items():  # a "see also" quotes the first sentence of another docstring
+        flat = " ".join(texts.get(name, ())).replace("\n", " ")
+        dev[name] = [text for text in _shuffled(passages)[: 2 * DEV_EACH] if text not in flat]
     enough: list[str] = []
     for part in (1, 2, 4):
         sizes = ((name, len(train.get(name, ())), len(dev.get(name, ()))) for name in PACKAGES)
@@ -230,6 +235,10 @@ def _task(files: list[_File], seen: set[bytes]) -> tuple[list[str], list[dict[st
             break
     labels = enough[:LABELS]
     return labels, _balanced(train, labels, TRAIN_EACH), _balanced(dev, labels, DEV_EACH)
+
+
+def _shuffled(texts: list[str]) -> list[str]:
+    return sorted(texts, key=lambda text: _hash("shuffle", text))
 
 
 def _passage(doc: list[str]) -> str:
@@ -245,12 +254,8 @@ def _passage(doc: list[str]) -> str:
 
 def _balanced(passages: dict[str, list[str]], labels: list[str], most: int) -> list[dict[str, str]]:
     each = min([most, *(len(passages[label]) for label in labels)])
-    chosen = [
-        {"text": text, "label": label}
-        for label in labels
-        for text in sorted(passages[label], key=lambda text: _hash("pick", text))[:each]
-    ]
-    return sorted(chosen, key=lambda row: _hash("order", row["text"]))
+    chosen = {text: label for label in labels for text in _shuffled(passages[label])[:each]}
+    return [{"text": text, "label": chosen[text]} for text in _shuffled(list(chosen))]
 
 
 def _jsonl(rows: list[dict[str, str]]) -> bytes:
