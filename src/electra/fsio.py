@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -68,9 +69,11 @@ def commit_dir(path: Path) -> Iterator[Path]:
     try:
         yield aside
         seam("dir-written")
-        for file in sorted(aside.rglob("*")):
-            if file.is_file():
-                fsync_file(file)
+        for entry in sorted(aside.rglob("*")):
+            if entry.is_dir():
+                fsync_dir(entry)
+            elif entry.is_file():
+                fsync_file(entry)
         fsync_dir(aside)
         seam("dir-synced")
         os.replace(aside, path)
@@ -79,6 +82,22 @@ def commit_dir(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
+
+
+@contextlib.contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Hold `folder` for this process, until it ends in whatever way; BlockingIOError where another holds it."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:  # a file system that cannot lock folders
+            pass
+        yield
+    finally:
+        os.close(fd)
 
 
 def remove_leftovers(folder: Path) -> None:

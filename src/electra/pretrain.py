@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,15 @@ from electra.batches.layout import Specials
 from electra.batches.loader import Batch, Loader, Stream
 from electra.batches.order import Cursor
 from electra.checkpoint import store
-from electra.config.load import diff, load, to_toml
+from electra.checkpoint.folder import held, open_run, storage
 from electra.config.schema import Config
 from electra.config.validate import validate
-from electra.errors import ConfigError, DataError, Resumable
-from electra.fsio import read_json, sha256_file, write_atomic, write_json
-from electra.model.cost import real_flops_per_token, train_flops
+from electra.errors import CheckpointError, Resumable
+from electra.model.cost import real_flops_per_token
 from electra.model.electra import build_model
 from electra.objective.table import build_objective
 from electra.progress import Bar, progress, say
 from electra.shards.dataset import Prepared, open_data
-from electra.shards.format import MANIFEST
 from electra.train.evaluate import evaluate, readable
 from electra.train.guard import dead_discriminator
 from electra.train.interrupt import stop_on_signals
@@ -41,7 +39,6 @@ from electra.train.step import Stepper
 from electra.train.telemetry import Diary, evaluation_line, sample_line, status
 
 HELD_OUT_SEED = 20200323  # the same held-out sequences and masks for every run, whatever its seed
-CONFIG, FACTS, TOKENIZER = "config.toml", "run.json", "tokenizer"
 
 
 def pretrain(config: Config, *, data: Path, out: Path) -> Path:
@@ -56,14 +53,17 @@ def pretrain(config: Config, *, data: Path, out: Path) -> Path:
         hardware.keep_freed_memory()
     else:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    world = join(device)
-    try:
-        if world.leads:
-            _open_run(out, config, prepared)
-        world.barrier()
+    with ExitStack() as stack:
+        world = join(device)
+        stack.callback(world.close)
+
+        def begin() -> None:
+            with storage(out):
+                stack.enter_context(held(out))
+                open_run(out, config, prepared)
+
+        world.by_leader(begin)
         return _Run(config, prepared, out, device=device, world=world).go()
-    finally:
-        world.close()
 
 
 class _Run:
@@ -130,25 +130,48 @@ class _Run:
                 stepper=self.stepper,
                 meter=Meter(self.stepper, self.yardstick),
                 world=self.world,
-                save=self._save,
-                record=self._record,
-                evaluate=self._evaluate,
+                save=self._by_leader(self._save),
+                record=self._by_leader(self._record),
+                evaluate=self._by_leader(self._evaluate),
                 stop=stop,
             )
         if end.step != end.total_steps:
-            raise Resumable(f"stopped by {stop.reason} at step {end.step}, saved; run the same command to continue")
+            reason = stop.reason or "a signal to another process"
+            raise Resumable(f"stopped by {reason} at step {end.step}, saved; run the same command to continue")
         return self.out
 
     def _resume(self) -> Position:
-        if self.world.leads:
-            store.clean(self.out)
-        found = store.latest(self.out)
+        step = self.world.by_leader(self._last_step)
         fresh = Position(total_steps=None if self.config.train.max_minutes else self.config.train.steps)
-        if found is None:
+        if step is None:
             return fresh
-        tensors, state = store.load(found)
+        found = store.checkpoint_path(self.out, step)
+        tensors, state = store.load(found, expect={name: t.shape for name, t in self.master.tensors()["model"].items()})
         self.master.load(tensors)
-        return Position(**(state | {"cursor": Cursor(**state["cursor"])}))
+        if step == 0:  # imported: its weights, and a whole run before it
+            return fresh
+        try:
+            return Position(**(state | {"cursor": Cursor(**state["cursor"])}))
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(found / "state.json", f"does not say where the run stood: {error}") from error
+
+    def _last_step(self) -> int | None:
+        with storage(self.out):
+            store.clean(self.out)
+            found = store.latest_for_training(self.out)
+        return None if found is None else store.step_of(found)
+
+    def _by_leader(self, act: Callable[..., None]) -> Callable[..., None]:
+        """`act`, done by the leading process only; every process waits for it, and ends with it if it fails."""
+
+        def guarded(*given: Any) -> None:
+            with storage(self.out):
+                act(*given)
+
+        def everywhere(*given: Any) -> None:
+            self.world.by_leader(partial(guarded, *given))
+
+        return everywhere
 
     def _ticking(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         for number, batch in enumerate(loader, start=self.position.step):
@@ -157,8 +180,7 @@ class _Run:
             yield batch
 
     def _save(self, position: Position) -> None:
-        if self.diary is None:
-            return
+        assert self.diary is not None
         self.diary.sync()
         store.save(
             self.out,
@@ -169,16 +191,14 @@ class _Run:
         )
 
     def _record(self, position: Position, line: Line) -> None:
-        if self.diary is None or self.bar is None:
-            return
+        assert self.diary is not None and self.bar is not None
         time_s = round(position.elapsed_s, 3)
         self.diary.write("train", step=position.step, time_s=time_s, tokens=position.tokens, **line)
         self.bar.total = position.total_steps
         self.bar.update(position.step, status(line))
 
     def _evaluate(self, position: Position) -> None:
-        if self.diary is None:
-            return
+        assert self.diary is not None
         batches: Iterable[Tensor] = (rows.to(self.device) for rows in self.held_out.split(self.micro))
         figures, sample = evaluate(self.model, self.objective, batches)
         words = readable(sample, self.token_names)
@@ -200,26 +220,3 @@ def _fit_vocabulary(config: Config, prepared: Prepared) -> Config:
         config = replace(config, model=replace(config.model, vocab_size=prepared.vocab_size))
     validate(config)
     return config
-
-
-def _open_run(out: Path, config: Config, prepared: Prepared) -> None:
-    """Make a new run folder, or check that an old one is this very run."""
-    path = out / CONFIG
-    if path.exists():
-        changed = diff(load(file=path), config)
-        if changed:
-            listing = ", ".join(f"{key} {old} -> {new}" for key, old, new in changed)
-            raise ConfigError(str(out), f"holds a run with another config: {listing}", fix="use another --out")
-        known = read_json(out / FACTS)["data_sha256"]
-        if known != sha256_file(prepared.folder / MANIFEST):
-            raise DataError(prepared.folder, f"is not the data that {out} was started on", fix="use another --out")
-        return
-    facts: dict[str, Any] = hardware.facts() | {
-        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "seed": config.seed,
-        "data_sha256": sha256_file(prepared.folder / MANIFEST),
-        "ledger": asdict(train_flops(config)),
-    }
-    prepared.tokenizer().save(out / TOKENIZER)
-    write_json(out / FACTS, facts)
-    write_atomic(path, to_toml(config).encode())

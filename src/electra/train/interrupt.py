@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -21,7 +22,10 @@ class Stop:
 
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """A `Stop` that the first signal sets; a second Ctrl-C ends the program at once."""
+    """A `Stop` that the first signal sets; a second Ctrl-C ends the program at once.
+
+    Outside the main thread, where Python takes no signals, nothing sets it.
+    """
     stop = Stop()
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -29,7 +33,8 @@ def stop_on_signals() -> Iterator[Stop]:
             raise KeyboardInterrupt
         stop.reason = signal.Signals(number).name
 
-    before = {number: signal.signal(number, ask) for number in SIGNALS}
+    in_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, ask) for number in SIGNALS if in_main}
     try:
         yield stop
     finally:

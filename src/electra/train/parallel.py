@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from electra.errors import ConfigError
+from electra.errors import ConfigError, ElectraError
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,28 @@ class World:
         torch.distributed.broadcast(number, 0)
         return None if number.item() < 0 else int(number.item())
 
+    def by_leader(self, act: Callable[[], int | None]) -> int | None:
+        """What `act` returns on the leading process, the only one to run it; its failure is one on every process."""
+        if self.size == 1:
+            return act()
+        value, failure = None, None
+        if self.leads:
+            try:
+                value = act()
+            except ElectraError as error:
+                failure = error
+        code = self.lead(failure.exit_code if failure else 0)
+        if failure is not None:
+            raise failure
+        if code:
+            elsewhere = ElectraError(f"process {self.rank} ends because the leading one failed; its message says why")
+            elsewhere.exit_code = code
+            raise elsewhere
+        return self.lead(value)
+
     def _number(self, value: float) -> Tensor:
         device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
         return torch.tensor(value, dtype=torch.float64, device=device)
-
-    def barrier(self) -> None:
-        if self.size > 1:
-            torch.distributed.barrier()
 
     def close(self) -> None:
         if self.size > 1:
