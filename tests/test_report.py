@@ -194,7 +194,7 @@ def test_words_of_a_sample() -> None:
     assert [word.changed for word in shown].index(True) == 2 and shown[2].before == "graph"
     assert shown[5].chosen and not shown[5].changed and "guessed it" in shown[5].verdict
     count = score(one)
-    assert (count.changed, count.caught, count.false_alarms, count.chosen) == (1, 1, 1, 2)
+    assert (count.changed, count.found, count.luck) == (1, 1, 1 / 8)
 
 
 def test_milestones_and_guesses() -> None:

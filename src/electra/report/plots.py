@@ -107,7 +107,8 @@ def line_chart(chart: Chart) -> str:
         axes.set_xlabel(chart.x_label)
         axes.set_title(chart.title, loc="left", fontsize=12, fontweight="bold", pad=12)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=chart.whole_x))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _thousands(value)))
+        far = max((x for line in chart.lines for x, _ in line.points), default=0.0) >= 10_000
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / 1000:g}k" if far and x else f"{x:g}"))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
         if chart.percent:
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
@@ -181,7 +182,3 @@ def _inline(svg: str, name: str) -> str:
     for colour, written in _COLOURS.items():
         svg = svg.replace(written, f"var(--{colour})")
     return svg.strip()
-
-
-def _thousands(value: float) -> str:
-    return f"{value / 1000:g}k" if abs(value) >= 10_000 else f"{value:g}"

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from electra.report.reading import Sample
 
-FLAGGED = 0.5
 _CLOSING = frozenset(".,;:!?)]}%")
 _OPENING = frozenset("([{")
 _HIDDEN = {"[CLS]": "", "[SEP]": "¶"}
-MASK = "[MASK]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,10 +30,6 @@ class Word:
     """The discriminator's probability that it was replaced."""
 
     @property
-    def flagged(self) -> bool:
-        return self.chance > FLAGGED
-
-    @property
     def verdict(self) -> str:
         """The sentence that a pointer over the token shows."""
         fact = f"replaced: was “{self.before}”" if self.changed else "original"
@@ -48,9 +42,11 @@ class Score:
     """How the discriminator did on one sample."""
 
     changed: int
-    caught: int
-    false_alarms: int
-    chosen: int
+    """Tokens that really were replaced."""
+    found: int
+    """How many of those are among the same number of tokens that it suspects most."""
+    luck: float
+    """How many a blind pick of that many tokens would find."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,11 +83,10 @@ def words(sample: Sample, shown: Sequence[str] | None = None) -> list[Word]:
 
 def score(sample: Sample) -> Score:
     shown = words(sample)
+    changed = sum(word.changed for word in shown)
+    suspects = sorted(shown, key=lambda word: -word.chance)[:changed]
     return Score(
-        changed=sum(word.changed for word in shown),
-        caught=sum(word.changed and word.flagged for word in shown),
-        false_alarms=sum(word.flagged and not word.changed for word in shown),
-        chosen=sum(word.chosen for word in shown),
+        changed=changed, found=sum(word.changed for word in suspects), luck=changed * changed / max(1, len(shown))
     )
 
 
