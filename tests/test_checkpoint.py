@@ -409,8 +409,7 @@ def test_a_safe_name_is_joined(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_held_by_one_at_a_time(tmp_path: Path) -> None:
-    with fsio.only_one(tmp_path):
-        with pytest.raises(BlockingIOError), fsio.only_one(tmp_path):
-            pass
+    with fsio.only_one(tmp_path), pytest.raises(BlockingIOError), fsio.only_one(tmp_path):
+        pass
     with fsio.only_one(tmp_path):
         pass

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 
 def auc(scores: NDArray[np.floating], labels: NDArray[np.bool_]) -> float:
-    """Chance that a random positive scores above a random negative, ties counting half; NaN with one class only."""
+    """Chance that a positive scores above a negative, ties counting half; NaN with one class only or NaN scores."""
     positives = int(labels.sum())
     negatives = len(labels) - positives
-    if not positives or not negatives:
+    if not positives or not negatives or np.isnan(scores).any():
         return float("nan")
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
@@ -25,8 +25,10 @@ def detection(logits: NDArray[np.floating], labels: NDArray[np.bool_]) -> dict[s
     z = logits.astype(np.float64)
     flagged = z > 0
     hits = int((flagged & labels).sum())
+    with np.errstate(invalid="ignore"):  # the loss of a model that has diverged is NaN, and that is no news to warn of
+        loss = float(np.mean(np.logaddexp(0.0, z) - z * labels))
     return {
-        "rtd_loss": float(np.mean(np.logaddexp(0.0, z) - z * labels)),
+        "rtd_loss": loss,
         "rtd_accuracy": float(np.mean(flagged == labels)),
         "rtd_precision": hits / max(1, int(flagged.sum())),
         "rtd_recall": hits / max(1, int(labels.sum())),

@@ -1,0 +1,118 @@
+"""Runs that take a second: made-up data, a config of two small layers, and what a finished run left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import corpora
+
+from electra.batches.layout import Specials
+from electra.batches.loader import Stream
+from electra.checkpoint import store
+from electra.config.load import load
+from electra.config.schema import Config
+from electra.shards.build import prepare
+from electra.shards.dataset import open_data
+from electra.shards.options import PrepareOptions
+from electra.train.telemetry import read_lines
+
+ROOT = Path(__file__).parents[1]
+BATCH, STEPS = 8, 12
+SMALL = [
+    "model.layers=2",
+    "model.width=64",
+    "model.heads=1",
+    "model.ffn=128",
+    "model.embedding=32",
+    "model.positions=64",
+    "model.vocab_size=200",
+    "generator.width=0.5",
+    "data.length=32",
+    f"train.batch_size={BATCH}",
+    f"train.steps={STEPS}",
+    "train.log_every=1",
+    "train.precision=fp32",
+    "optim.warmup_steps=4",
+    "evaluate.sequences=8",
+    "evaluate.every=5",
+    "checkpoint.every=5",
+]
+
+
+def make_data(folder: Path, *, seed: object = 0, vocab: Path | None = None) -> Path:
+    """Prepared data of a few hundred sentences; an epoch is about six steps."""
+    text = corpora.write_corpus(folder.with_suffix(".txt"), 30, seed)
+    options = PrepareOptions(vocab_size=200, held_out_share=0.2)
+    prepare([str(text)], out=folder, options=options, vocab=vocab, workers=1)
+    return folder
+
+
+def small_config(*overrides: str) -> Config:
+    """The small config with some values replaced."""
+    return load("tiny", overrides=arguments(*overrides))
+
+
+def arguments(*overrides: str) -> list[str]:
+    """The small config as `key=value` arguments, with some values replaced."""
+    values = dict(text.split("=", 1) for text in [*SMALL, *overrides])
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+def command(data: Path, out: Path, *overrides: str) -> list[str]:
+    """The arguments of `electra` that pre-train with the small config."""
+    return ["pretrain", "--data", str(data), "--out", str(out), "--preset", "tiny", *arguments(*overrides)]
+
+
+def start(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
+    """`electra` as a process of its own, its output in one pipe."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "electra", *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for(happened: Callable[[], bool], process: subprocess.Popen[str], *, timeout_s: float = 90) -> None:
+    """Return when `happened`; fail with the process's output where it ended before."""
+    ends = time.monotonic() + timeout_s
+    while not happened():
+        if process.poll() is not None or time.monotonic() > ends:
+            process.kill()
+            raise AssertionError(f"exit {process.poll()}: {process.communicate()[0]}")
+        time.sleep(0.02)
+
+
+def steps_per_epoch(data: Path, config: Config) -> float:
+    """Steps in the first epoch of a run."""
+    prepared = open_data(data)
+    tokenizer = prepared.tokenizer()
+    specials = Specials(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
+    stream = Stream(prepared.train, config.data, specials, seed=config.seed)
+    return stream.epoch(0).layout.count / config.train.batch_size
+
+
+def weights(run: Path) -> tuple[str, bytes, bytes]:
+    """The last checkpoint: its name and the bytes of model and optimizer."""
+    last = store.latest(run)
+    assert last is not None
+    return last.name, (last / "model.safetensors").read_bytes(), (last / "optimizer.safetensors").read_bytes()
+
+
+def diary(run: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl without what depends on the clock and the memory."""
+    return [
+        {key: value for key, value in line.items() if key != "time_s" and not key.startswith("perf/")}
+        for line in read_lines(run / "metrics.jsonl")
+    ]
+
+
+def losses(run: Path) -> list[float]:
+    return [line["train/loss"] for line in diary(run) if line["kind"] == "train"]
