@@ -27,7 +27,7 @@ MINUTES = 2.6
 VOCAB_SIZE = 8192
 HELD_OUT_SHARE = 0.02
 PRETRAIN = ("evaluate.every=500", "train.log_every=20", "checkpoint.every=500", "checkpoint.keep=1")
-EPOCHS = 6
+EPOCHS = 5
 FINETUNE: dict[str, Any] = {"batch_size": 16, "lr": 1e-3, "length": 64, "seed": 0}
 QUESTION = "Which package does this passage describe? Passages that name one of them are left out."
 RESULTS = "results.json"
