@@ -11,9 +11,9 @@ import re
 import signal
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 from electra import fsio
@@ -129,16 +129,20 @@ def _root(name: str) -> Path | None:
 
 def _read_all(roots: list[tuple[str, Path]]) -> Iterator[tuple[str, list[_File]]]:
     roots = sorted(roots, key=lambda named: named[0] not in _HEAVY)
-    names = [name for name, _ in roots]
     processes = min(2, os.cpu_count() or 1)
     if processes == 1:
-        yield from zip(names, map(_read_package, roots), strict=True)
+        yield from ((named[0], _read_package(named)) for named in roots)
         return
+    others = set(active_children())
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_begin_worker) as pool:
+        reading = {pool.submit(_read_package, named): named[0] for named in roots}
         try:
-            yield from zip(names, pool.map(_read_package, roots), strict=True)
+            for ended in as_completed(reading):
+                yield reading[ended], ended.result()
         except BaseException:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in set(active_children()) - others:
+                child.terminate()
             raise
 
 
