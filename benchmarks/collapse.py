@@ -2,7 +2,7 @@
 
     python benchmarks/collapse.py --layers 12
     python benchmarks/collapse.py --layers 4
-    python benchmarks/collapse.py --layers 12 --base-rate-bias
+    python benchmarks/collapse.py --layers 12 --base-rate-start
 
 Sequences hold tokens of one topic out of ten; 15 % of them are replaced by tokens of any topic. A discriminator that
 mixes anything over the sequence can tell most of them. `common` is the share of the last hidden states' energy that all
@@ -12,7 +12,6 @@ tokens have in common: at 1.0 every token looks the same to the head.
 from __future__ import annotations
 
 import argparse
-import math
 
 import numpy as np
 import torch
@@ -36,18 +35,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--length", type=int, default=16)
-    parser.add_argument("--base-rate-bias", action="store_true", help="start the head's bias at the base rate")
+    parser.add_argument("--base-rate-start", action="store_true", help="objective.base_rate_start=true")
     args = parser.parse_args()
     vocab = FIRST + TOPICS * WORDS
     sizes = {"layers": args.layers, "width": args.width, "heads": max(1, args.width // 64), "ffn": 4 * args.width}
     sizes |= {"embedding": args.width // 2, "vocab_size": vocab, "positions": 64}
     changes = [f"model.{key}={value}" for key, value in sizes.items()]
+    changes += ["objective.base_rate_start=true"] if args.base_rate_start else []
     config = load("small", overrides=[*changes, "generator.width=1.0", f"data.length={args.length}"])
     model = build_model(config)
     assert isinstance(model, Electra)
-    if args.base_rate_bias:
-        rate = REPLACED * (1 - 1 / (TOPICS * WORDS))
-        torch.nn.init.constant_(model.discriminator_head.score.bias, math.log(rate / (1 - rate)))
     parts = torch.nn.ModuleList([model.embeddings, model.discriminator, model.discriminator_head])
     master = Master(parts, compute=torch.float32, device=torch.device("cpu"))
     update = Update(master, config.optim)

@@ -50,6 +50,20 @@ def test_weights_start_as_the_official_ones() -> None:
     assert not model.generator_head.bias.any()
 
 
+def test_the_head_can_start_at_the_base_rate() -> None:
+    """At one half by default, as the official one (BCE 0.69); at the masking rate where asked (its entropy, 0.42)."""
+    for start, expected in ((False, math.log(2)), (True, 0.4227)):
+        config = tiny_config(objective=ObjectiveConfig(base_rate_start=start))
+        model = cast(Electra, build_model(config))
+        objective = build_objective(config, SPECIALS)
+        batch = unpack(ragged_rows(64, full=True))
+        slots = objective.plan(batch)
+        sums = objective.loss(model, batch, slots, objective.counts(batch, slots)).sums
+        means = objective.means(dict(zip(objective.stats, sums.tolist(), strict=True)))
+        assert means["rtd_loss"] == pytest.approx(expected, abs=0.06)
+        assert float(torch.sigmoid(model.discriminator_head.score.bias.detach())) == pytest.approx(0.15 if start else 0.5)
+
+
 def test_a_seed_is_a_network() -> None:
     one, same, other = (build_model(replace(tiny_config(), seed=seed)).state_dict() for seed in (0, 0, 1))
     assert all(torch.equal(one[name], same[name]) for name in one)

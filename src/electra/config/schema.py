@@ -48,6 +48,8 @@ class ObjectiveConfig:
     """Weight of the masked language modelling loss."""
     rtd_weight: float = 50.0
     """Weight of the replaced token detection loss."""
+    base_rate_start: bool = False
+    """Start the discriminator's output at the share of replaced tokens instead of at one half (rtd only)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -45,6 +45,10 @@ def build_model(config: Config) -> Electra | Bert:
     """A freshly initialised network for the configured objective, the same for the same seed."""
     model = Bert(config) if config.objective.name == "mlm" else Electra(config)
     initialise(model, std=config.model.init_std, seed=config.seed)
+    if isinstance(model, Electra) and config.objective.base_rate_start:
+        # Learning the base rate through the layers pushes all tokens the same way, until they look alike to the head.
+        rate = config.masking.rate
+        nn.init.constant_(model.discriminator_head.score.bias, math.log(rate / (1 - rate)))
     return model
 
 
