@@ -22,6 +22,7 @@ from electra.shards.dataset import open_data
 from electra.shards.options import PrepareOptions
 from electra.train.telemetry import read_lines
 
+Process = subprocess.Popen[str]
 ROOT = Path(__file__).parents[1]
 BATCH, STEPS = 8, 12
 SMALL = [
@@ -69,10 +70,10 @@ def command(data: Path, out: Path, *overrides: str) -> list[str]:
     return ["pretrain", "--data", str(data), "--out", str(out), "--preset", "tiny", *arguments(*overrides)]
 
 
-def start(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
-    """`electra` as a process of its own, its output in one pipe."""
+def start(arguments: list[str], program: tuple[str, ...] = ("-m", "electra"), **environment: str) -> Process:
+    """`electra`, or another Python program, as a process of its own, its output in one pipe."""
     return subprocess.Popen(
-        [sys.executable, "-m", "electra", *arguments],
+        [sys.executable, *program, *arguments],
         env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -80,7 +81,7 @@ def start(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(happened: Callable[[], bool], process: subprocess.Popen[str], *, timeout_s: float = 90) -> None:
+def wait_for(happened: Callable[[], bool], process: Process, *, timeout_s: float = 90) -> None:
     """Return when `happened`; fail with the process's output where it ended before."""
     ends = time.monotonic() + timeout_s
     while not happened():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +28,8 @@ class World:
     def sum_(self, tensor: Tensor) -> Tensor:
         """`tensor`, summed over all processes in place."""
         if self.size > 1:
-            torch.distributed.all_reduce(tensor)
+            with self._others():
+                torch.distributed.all_reduce(tensor)
         return tensor
 
     def share(self, batch_size: int) -> slice:
@@ -46,7 +48,8 @@ class World:
         if self.size == 1:
             return value
         number = self._number(-1.0 if value is None else float(value))
-        torch.distributed.broadcast(number, 0)
+        with self._others():
+            torch.distributed.broadcast(number, 0)
         return None if number.item() < 0 else int(number.item())
 
     def by_leader(self, act: Callable[[], int | None]) -> int | None:
@@ -68,6 +71,17 @@ class World:
             raise elsewhere
         return self.lead(value)
 
+    @contextmanager
+    def _others(self) -> Iterator[None]:
+        """Say in one line that another process is gone; the launcher says which, and why."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise ElectraError(f"process {self.rank} lost another one: {reason}") from error
+
     def _number(self, value: float) -> Tensor:
         device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
         return torch.tensor(value, dtype=torch.float64, device=device)
@@ -82,5 +96,15 @@ def join(device: torch.device) -> World:
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return World()
-    torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return World(torch.distributed.get_rank(), size)
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, size = next(rendezvous("env://"))
+    # torchrun keeps its store over a restart, addresses of dead processes included: each attempt has names of its own.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    torch.distributed.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=torch.distributed.PrefixStore(f"electra-{attempt}", store),  # type: ignore[attr-defined]
+        rank=rank,
+        world_size=size,
+    )
+    return World(rank, size)

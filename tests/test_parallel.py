@@ -1,0 +1,231 @@
+"""Two processes over gloo: the numbers of one, checkpoints that move between the two, stops and failures together."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import tiny_runs
+import torch
+from tiny_runs import STEPS, Process, diary, losses, make_data, small_config, weights
+
+from electra.checkpoint import store
+from electra.checkpoint.tensors import read_tensors
+from electra.errors import ConfigError
+from electra.pretrain import pretrain
+from electra.train.parallel import World
+
+LIMIT_S = 120
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("prepared") / "data")
+
+
+@pytest.fixture(scope="module")
+def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pretrain(small_config(), data=data, out=tmp_path_factory.mktemp("alone") / "run")
+
+
+@contextmanager
+def pair(arguments: list[str], program: tuple[str, ...] = ("-m", "electra")) -> Iterator[list[Process]]:
+    """Both processes of a run, as torchrun would start them; none outlives the block."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+    processes = [
+        tiny_runs.start(arguments, program, RANK=str(rank), LOCAL_RANK=str(rank), **world) for rank in range(2)
+    ]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def ends(processes: list[Process]) -> list[tuple[int, str]]:
+    """Exit code and output of each."""
+    said = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
+    return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def together(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run on two processes."""
+    out = tmp_path_factory.mktemp("together") / "run"
+    with pair(tiny_runs.command(data, out)) as processes:
+        for code, said in ends(processes):
+            assert code == 0, said
+    return out
+
+
+def figures(run: Path, kind: str) -> list[dict[str, float]]:
+    return [
+        {key: value for key, value in line.items() if "/" in key and not key.startswith("perf/")}
+        for line in diary(run)
+        if line["kind"] == kind
+    ]
+
+
+def test_promise_06_two_processes_compute_what_one_does(alone: Path, together: Path) -> None:
+    """With dropout, because it is addressed by the sample."""
+    assert small_config().model.dropout > 0
+    assert losses(together) == pytest.approx(losses(alone), rel=1e-6)
+    for one, two in zip(figures(alone, "train"), figures(together, "train"), strict=True):
+        assert two == pytest.approx(one, rel=1e-4)
+    assert [line["tokens"] for line in diary(together) if "tokens" in line] == [
+        line["tokens"] for line in diary(alone) if "tokens" in line
+    ]
+    for one, two in zip(figures(alone, "eval"), figures(together, "eval"), strict=True):
+        assert two["eval/mlm_loss"] == pytest.approx(one["eval/mlm_loss"], rel=1e-5)
+        assert two["eval/rtd_loss"] == pytest.approx(one["eval/rtd_loss"], rel=1e-4)
+    one, two = (read_tensors(store.checkpoint_path(run, STEPS) / "model.safetensors") for run in (alone, together))
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+def test_promise_11_a_signal_to_one_stops_both(
+    tmp_path: Path, data: Path, alone: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Then one process goes on alone with what the two saved (promise 5)."""
+    out = tmp_path / "run"
+    slow = ["train.steps=100000", "checkpoint.every=100000"]
+    with pair(tiny_runs.command(data, out, *slow)) as processes:
+        metrics = out / "metrics.jsonl"
+        tiny_runs.wait_for(lambda: metrics.exists() and b'"train"' in metrics.read_bytes(), processes[0])
+        processes[1].send_signal(signal.SIGTERM)
+        (lead, first), (other, second) = ends(processes)
+    step = store.step_of(store.latest(out) or Path("step-0"))
+    assert (lead, other) == (75, 75), first + second
+    assert f"electra: stopped by a signal to another process at step {step}, saved" in first
+    assert f"electra: stopped by SIGTERM at step {step}, saved" in second
+    assert "Traceback" not in first + second and second.count("\n") < 6, "one process speaks"
+
+
+def test_promise_05_a_checkpoint_of_two_goes_on_in_one(tmp_path: Path, data: Path, together: Path, alone: Path) -> None:
+    """And one of one in two: what a checkpoint holds does not depend on who wrote it."""
+    for name, source in (("of two", together), ("of one", alone)):
+        run = tmp_path / name
+        for file in ("config.toml", "run.json", "metrics.jsonl"):
+            (run / file).parent.mkdir(exist_ok=True)
+            (run / file).write_bytes((source / file).read_bytes())
+        target = store.checkpoint_path(run, 5)
+        target.mkdir(parents=True)
+        for path in store.checkpoint_path(source, 5).iterdir():
+            (target / path.name).write_bytes(path.read_bytes())
+    pretrain(small_config(), data=data, out=tmp_path / "of two")
+    with pair(tiny_runs.command(data, tmp_path / "of one")) as processes:
+        for code, said in ends(processes):
+            assert code == 0, said
+    for name in ("of two", "of one"):
+        assert weights(tmp_path / name)[0] == f"step-{STEPS:08d}"
+        assert losses(tmp_path / name) == pytest.approx(losses(alone), rel=1e-6)
+
+
+def test_promise_10_a_failure_of_the_leader_ends_both_with_its_code(tmp_path: Path, data: Path, alone: Path) -> None:
+    with pair(tiny_runs.command(data, alone, "optim.lr=0.5")) as processes:
+        (lead, first), (other, second) = ends(processes)
+    assert (lead, other) == (2, 2), first + second
+    assert "holds a run with another config: optim.lr" in first
+    assert second.splitlines()[-1].endswith("process 1 ends because the leading one failed; its message says why")
+    assert "Traceback" not in first + second
+
+
+NAN_ON_ONE = """
+import os, sys
+import torch
+import electra.pretrain
+from electra.cli import main
+from electra.train.step import Stepper
+
+class Poisoned(Stepper):
+    steps = 0
+    def __call__(self, rows, lr):
+        Poisoned.steps += 1
+        if os.environ["RANK"] == "1" and Poisoned.steps > 3:
+            weight = self._model.get_parameter("discriminator_head.score.bias")
+            kept = weight.detach().clone()
+            weight.data.fill_(float("nan"))
+            super().__call__(rows, lr)
+            weight.data.copy_(kept)
+        else:
+            super().__call__(rows, lr)
+
+electra.pretrain.Stepper = Poisoned
+main(sys.argv[1:])
+"""
+
+
+def test_promise_12_nan_on_one_changes_neither(tmp_path: Path, data: Path) -> None:
+    script, out = tmp_path / "poisoned.py", tmp_path / "run"
+    script.write_text(NAN_ON_ONE)
+    arguments = tiny_runs.command(data, out, "checkpoint.every=1", "checkpoint.keep=20", "guard.max_skipped=4")
+    with pair(arguments, program=(str(script),)) as processes:
+        (lead, first), (other, second) = ends(processes)
+    assert (lead, other) == (3, 3), first + second
+    for said in (first, second):
+        assert "step 7: 4 steps had a non-finite gradient and were skipped" in said.splitlines()[-1]
+    models = [(path / "model.safetensors").read_bytes() for path in sorted((out / "checkpoints").glob("step-*"))]
+    assert len(models) == 6 and models[2] == models[3] == models[4] == models[5] != models[1]
+    assert [line["optim/skipped"] for line in diary(out) if line["kind"] == "train"] == [0, 0, 0, 1, 1, 1, 1]
+
+
+@pytest.mark.slow
+def test_promise_13_torchrun_starts_again_after_a_lost_process(tmp_path: Path, data: Path, together: Path) -> None:
+    """`kill -9` of one of the two: torchrun ends the other, starts both again, and the run ends as if nothing was."""
+    out = tmp_path / "run"
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1")
+    arguments = ["-m", "electra", *tiny_runs.command(data, out)]
+    with tiny_runs.start(arguments, torchrun, GLOO_SOCKET_IFNAME="lo") as launcher:
+        try:
+            tiny_runs.wait_for(lambda: (out / "checkpoints" / "step-00000005").exists(), launcher)
+            os.kill(second_worker(launcher.pid), signal.SIGKILL)
+            began = time.monotonic()
+            said = launcher.communicate(timeout=LIMIT_S)[0]
+        finally:
+            launcher.terminate()
+    assert launcher.returncode == 0, said
+    assert time.monotonic() - began < 60
+    assert "resuming at step 5" in said or "resuming at step 10" in said
+    assert "electra: error: process 0 lost another one: " in said, "one line, no traceback of ours"
+    assert weights(out) == weights(together) and diary(out) == diary(together)
+
+
+def second_worker(launcher: int) -> int:
+    """The process id of rank 1 below a launcher."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                parent = re.search(r"^PPid:\s+(\d+)$", (entry / "status").read_text(), re.MULTILINE)
+                environment = (entry / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if parent and int(parent[1]) == launcher and b"RANK=1" in environment:
+                return int(entry.name)
+    raise AssertionError("no second worker")
+
+
+def test_a_batch_must_divide_among_the_processes() -> None:
+    assert [World(rank, 3).share(12) for rank in range(3)] == [slice(0, 4), slice(4, 8), slice(8, 12)]
+    with pytest.raises(ConfigError, match="train.batch_size: 8 is not a multiple of the 3 processes"):
+        World(0, 3).share(8)
+
+
+def test_a_world_of_one_needs_no_group() -> None:
+    world = World()
+    tensor = torch.ones(2)
+    assert world.leads and world.sum_(tensor) is tensor and world.any(True) and not world.any(False)
+    assert world.lead(3) == 3 and world.lead(None) is None and world.by_leader(lambda: 4) == 4
+    world.close()
