@@ -13,8 +13,6 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,10 +20,8 @@ import corpora
 import pytest
 import tiny_runs
 from click.testing import CliRunner
-from tiny_runs import STEPS, diary, losses, make_data, small_config, weights
-from torch import Tensor
+from tiny_runs import STEPS, diary, losses, make_data, signalled, small_config, stop_at, times, weights
 
-import electra.pretrain
 from electra import fsio
 from electra.checkpoint import store
 from electra.cli import main
@@ -33,9 +29,8 @@ from electra.config.load import load
 from electra.config.schema import Config
 from electra.errors import CheckpointError, ConfigError, DataError, Diverged, Resumable
 from electra.fsio import read_json
-from electra.interop.transfer import export_model, import_model
 from electra.pretrain import pretrain
-from electra.train.step import Stepper
+from electra.train.interrupt import SIGNALS, stop_on_signals
 
 
 @pytest.fixture(scope="module")
@@ -54,29 +49,6 @@ def config(data: Path) -> Config:
 def whole(data: Path, config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run without interruptions."""
     return pretrain(config, data=data, out=tmp_path_factory.mktemp("whole") / "run")
-
-
-@contextmanager
-def signalled(step: int, number: int = signal.SIGTERM, *, after_s: float = 0.0) -> Iterator[None]:
-    """This process gets the signal during the given step, counted from where the run goes on."""
-    count, begun = 0, time.monotonic()
-
-    class Signalled(Stepper):
-        def __call__(self, rows: Tensor, lr: float) -> None:
-            nonlocal count
-            super().__call__(rows, lr)
-            count += 1
-            if count == step or (after_s and count > step and time.monotonic() - begun > after_s):
-                os.kill(os.getpid(), number)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(electra.pretrain, "Stepper", Signalled)
-        yield
-
-
-def stop_at(step: int, config: Config, *, data: Path, out: Path) -> None:
-    with signalled(step), pytest.raises(Resumable, match=f"stopped by SIGTERM at step {step}, saved; run the same"):
-        pretrain(config, data=data, out=out)
 
 
 def test_the_cases_are_what_they_are_called(data: Path, config: Config, whole: Path) -> None:
@@ -181,9 +153,13 @@ def test_promise_11_a_signal_saves_and_exits_75(
     assert f"resuming at step {step} " in capfd.readouterr().err
 
 
-def test_promise_11_handlers_are_put_back(whole: Path) -> None:
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert signal.getsignal(signal.SIGTERM) == signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+def test_promise_11_handlers_are_put_back() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with stop_on_signals() as stop:
+        assert all(signal.getsignal(number) not in before for number in SIGNALS) and not stop
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert stop and stop.reason == "SIGUSR1"
+    assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
 def test_a_second_ctrl_c_ends_the_program_at_once(tmp_path: Path, data: Path, config: Config) -> None:
@@ -200,10 +176,6 @@ def test_training_in_a_thread_goes_without_signals(tmp_path: Path, data: Path) -
     thread.start()
     thread.join(120)
     assert runs == [tmp_path / "run"] and weights(runs[0])[0] == "step-00000002"
-
-
-def times(folder: Path) -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
 
 
 def test_promise_14_a_finished_run_is_left_alone(
@@ -445,65 +417,3 @@ def test_a_vocabulary_size_follows_the_data(
     other = replace(config, model=replace(config.model, vocab_size=30522))
     pretrain(other, data=data, out=whole)
     assert "model.vocab_size is 200, as in the data" in capfd.readouterr().err
-
-
-@pytest.fixture(scope="module")
-def folders(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Both networks of a finished run as transformers folders."""
-    home = tmp_path_factory.mktemp("exported")
-    export_model(whole, home / "discriminator")
-    export_model(whole, home / "generator", part="generator")
-    return {"discriminator": home / "discriminator", "generator": home / "generator"}
-
-
-def continued(run: Path, *overrides: str) -> Config:
-    return load(file=run / "config.toml", overrides=tiny_runs.arguments(*overrides)[10:])
-
-
-def test_an_imported_model_trains_on(
-    tmp_path: Path, data: Path, whole: Path, folders: dict[str, Path], capfd: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "imported"
-    import_model(folders["discriminator"], out, generator=folders["generator"])
-    config = continued(out, "train.steps=6")
-    pretrain(config, data=data, out=out)
-    assert "starting on cpu" in capfd.readouterr().err
-    assert read_json(out / "run.json")["seed"] == config.seed and load(file=out / "config.toml") == config
-    before = [line for line in diary(whole) if line["kind"] == "eval"][-1]
-    first = [line for line in diary(out) if line["kind"] == "eval"][0]
-    assert first | {"step": 0, "tokens": 0} == pytest.approx(before | {"step": 0, "tokens": 0}), "the same model"
-    assert weights(out)[0] == "step-00000006" and len(losses(out)) == 6
-    pretrain(config, data=data, out=out)
-    assert "finished at step 6" in capfd.readouterr().err
-    with pytest.raises(ConfigError, match="holds a run with another config: train.steps 6 -> 7"):
-        pretrain(continued(out, "train.steps=7"), data=data, out=out)
-
-    again = tmp_path / "again"
-    import_model(folders["discriminator"], again, generator=folders["generator"])
-    stop_at(2, config, data=data, out=again)
-    pretrain(config, data=data, out=again)
-    assert weights(again) == weights(out)
-
-
-def test_an_imported_model_keeps_its_vocabulary_and_sizes(tmp_path: Path, data: Path, folders: dict[str, Path]) -> None:
-    out = tmp_path / "imported"
-    import_model(folders["discriminator"], out, generator=folders["generator"])
-    before = times(out)
-    config = continued(out, "train.steps=6")
-    other = make_data(tmp_path / "other", vocab=corpora.write_vocab(tmp_path / "vocab.txt"))
-    with pytest.raises(DataError, match=r"other: has another vocabulary than the model in .* \(prepare the text with"):
-        pretrain(config, data=other, out=out)
-    wide = replace(config, model=replace(config.model, ffn=256, dropout=0.0))
-    with pytest.raises(ConfigError, match=r"holds another model: model.ffn 128 -> 256 \(use --config .*config.toml\)"):
-        pretrain(wide, data=data, out=out)
-    assert {path: at for path, at in times(out).items() if path != out} == {
-        path: at for path, at in before.items() if path != out
-    }
-
-
-def test_an_import_without_generator_says_so(tmp_path: Path, data: Path, folders: dict[str, Path]) -> None:
-    out = tmp_path / "imported"
-    import_model(folders["discriminator"], out)
-    config = continued(out, "train.steps=6", "generator.width=0.5")
-    with pytest.raises(CheckpointError, match=r"model.safetensors: has no generator and no generator_head"):
-        pretrain(config, data=data, out=out)

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import corpora
+import pytest
+from torch import Tensor
 
+import electra.pretrain
 from electra.batches.layout import Specials
 from electra.batches.loader import Stream
 from electra.checkpoint import store
 from electra.config.load import load
 from electra.config.schema import Config
+from electra.errors import Resumable
+from electra.pretrain import pretrain
 from electra.shards.build import prepare
 from electra.shards.dataset import open_data
 from electra.shards.options import PrepareOptions
+from electra.train.step import Stepper
 from electra.train.telemetry import read_lines
 
 Process = subprocess.Popen[str]
@@ -117,3 +125,32 @@ def diary(run: Path) -> list[dict[str, Any]]:
 
 def losses(run: Path) -> list[float]:
     return [line["train/loss"] for line in diary(run) if line["kind"] == "train"]
+
+
+def times(folder: Path) -> dict[Path, int]:
+    """When everything in a folder was last changed."""
+    return {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
+
+
+@contextmanager
+def signalled(step: int, number: int = signal.SIGTERM, *, after_s: float = 0.0) -> Iterator[None]:
+    """This process gets the signal during the given step, counted from where the run goes on."""
+    count, begun = 0, time.monotonic()
+
+    class Signalled(Stepper):
+        def __call__(self, rows: Tensor, lr: float) -> None:
+            nonlocal count
+            super().__call__(rows, lr)
+            count += 1
+            if count == step or (after_s and count > step and time.monotonic() - begun > after_s):
+                os.kill(os.getpid(), number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(electra.pretrain, "Stepper", Signalled)
+        yield
+
+
+def stop_at(step: int, config: Config, *, data: Path, out: Path) -> None:
+    """Train from the beginning and be told to stop during the given step."""
+    with signalled(step), pytest.raises(Resumable, match=f"stopped by SIGTERM at step {step}, saved; run the same"):
+        pretrain(config, data=data, out=out)
