@@ -130,8 +130,6 @@ def _objective(config: Config) -> None:
     objective = config.objective
     if objective.name == "mlm" and objective.mlm_weight == 0:
         raise ConfigError("objective.mlm_weight", "0 leaves nothing to learn", fix="1 is the usual weight")
-    if objective.name == "mlm" and objective.base_rate_start:
-        raise ConfigError("objective.base_rate_start", "mlm has no discriminator to start", fix="leave it false")
     if objective.name == "rtd" and objective.mlm_weight == objective.rtd_weight == 0:
         raise ConfigError("objective.rtd_weight", "both weights are 0: nothing to learn", fix="50 is the usual weight")
 
