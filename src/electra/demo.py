@@ -26,7 +26,19 @@ from electra.shards.options import PrepareOptions
 MINUTES = 2.6
 VOCAB_SIZE = 8192
 HELD_OUT_SHARE = 0.02
-PRETRAIN = ("evaluate.every=500", "train.log_every=20", "checkpoint.every=500", "checkpoint.keep=1")
+# A few hundred steps: small batches make more of them, and nothing this short needs dropout.
+PRETRAIN = (
+    "train.batch_size=16",
+    "optim.warmup_steps=100",
+    "optim.lr=4e-4",
+    "model.dropout=0.0",
+    "model.attention_dropout=0.0",
+    "evaluate.every=150",
+    "evaluate.sequences=128",
+    "train.log_every=20",
+    "checkpoint.every=500",
+    "checkpoint.keep=1",
+)
 EPOCHS = 5
 FINETUNE: dict[str, Any] = {"batch_size": 16, "lr": 1e-3, "length": 64, "seed": 0}
 QUESTION = "Which package does this passage describe? Passages that name one of them are left out."
