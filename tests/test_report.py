@@ -109,6 +109,15 @@ def test_headline_figures_and_ledger(tmp_path: Path) -> None:
     assert len(charts) == 8
 
 
+@pytest.mark.parametrize(("untrained", "too_short"), [(0.4375, False), (0.9, True)])
+def test_a_run_too_short_to_help_is_called_that(tmp_path: Path, untrained: float, too_short: bool) -> None:
+    run = make_run(tmp_path / "run", lines())
+    found = results()
+    found["untrained"]["accuracy"] = untrained
+    (run / "results.json").write_text(json.dumps(found))
+    assert ("too short for pre-training to help" in page_of(run).text) is too_short
+
+
 def test_promise_18_text_from_data_is_escaped(tmp_path: Path) -> None:
     facts = {
         "cpu": HOSTILE,

@@ -27,4 +27,6 @@ def command(out: Path, minutes: float | None) -> None:
         f"  Which package is this? {result.pretrained:.1%} right with pre-training, {result.untrained:.1%} without"
         f" (chance {result.chance:.1%})"
     )
+    if result.pretrained <= result.untrained:
+        click.echo("  So short a run does not help yet. To give it more time: electra demo --minutes 60 --out demo-60")
     click.echo(f'  Took {clock(result.seconds)}. Next: electra detect --model {result.run} "a sentence of yours"')
