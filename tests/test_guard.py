@@ -8,7 +8,8 @@ import pytest
 
 from electra.config.schema import GuardConfig
 from electra.errors import Diverged
-from electra.train.guard import Guard, dead_discriminator, entropy
+from electra.metrics.rtd import entropy
+from electra.train.guard import Guard, dead_discriminator
 from electra.train.meter import Line
 
 

@@ -13,7 +13,7 @@ import pytest
 from electra.config.load import load, to_toml
 from electra.errors import DataError
 from electra.report import write_report
-from electra.report.page import _entropy, _power
+from electra.report.page import _power
 from electra.report.plots import Chart, Level, Line, bar_chart, line_chart
 from electra.report.reading import Sample, read_run
 from electra.report.tokens import guesses, milestones, score, words
@@ -228,4 +228,3 @@ def test_charts_take_the_colours_of_the_page() -> None:
 
 def test_small_figures() -> None:
     assert _power(1.4e18) == ("1.40", 18) and _power(0) == ("0", 0)
-    assert _entropy(0.5) == pytest.approx(0.6931, abs=1e-4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,3 +37,10 @@ def detection(logits: NDArray[np.floating], labels: NDArray[np.bool_]) -> dict[s
         "rtd_auc": auc(z, labels),
         "replaced_rate": float(labels.mean()),
     }
+
+
+def entropy(rate: float) -> float:
+    """The loss of always answering with the base rate, in nats."""
+    if not 0.0 < rate < 1.0:
+        return 0.0
+    return -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate))

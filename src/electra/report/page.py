@@ -10,6 +10,7 @@ from typing import Any
 
 from electra.errors import ConfigError
 from electra.fsio import write_atomic
+from electra.metrics.rtd import entropy
 from electra.progress import clock, scaled
 from electra.report.plots import Chart, Level, Line, bar_chart, line_chart
 from electra.report.reading import Points, Run, number, read_run
@@ -77,7 +78,7 @@ def _curves(run: Run) -> list[tuple[Chart, str]]:
         chart = Chart(name="accuracy", title="Hidden words guessed right", lines=[accuracy], percent=True)
         return [*charts, (chart, "Share of masked tokens in held-out text whose first guess is the original.")]
     rates = run.series("eval/replaced_rate")
-    base: Points = [(step, _entropy(rate)) for step, rate in rates if 0 < rate < 1]
+    base: Points = [(step, entropy(rate)) for step, rate in rates if 0 < rate < 1]
     blind = Line(label="knowing only the base rate", points=base, colour="muted", dashed=True)
     auc = Line(label="held-out", points=run.series("eval/rtd_auc"), dots=True)
     ceiling = max([0.9, *(value for _, value in auc.points)])
@@ -119,10 +120,6 @@ def _pair(run: Run, name: str) -> list[Line]:
         Line(label="training", points=run.series(f"train/{name}"), colour="plain"),
         Line(label="held-out", points=run.series(f"eval/{name}"), dots=True),
     ]
-
-
-def _entropy(rate: float) -> float:
-    return -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
 
 
 def _task(results: dict[str, Any] | None, markup: Any) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ import math
 
 from electra.config.schema import GuardConfig
 from electra.errors import Diverged
+from electra.metrics.rtd import entropy
 from electra.train.meter import Line
 
 SMOOTHING = 0.8
@@ -43,13 +44,6 @@ class Guard:
                 f"step {step}: the smoothed loss rose to {self._smooth:.2f}, over {self._guard.max_rise:g} times its"
                 f" best {self._best:.2f} (lower optim.lr or lengthen optim.warmup_steps)"
             )
-
-
-def entropy(rate: float) -> float:
-    """The cross-entropy of always answering with the base rate, in nats."""
-    if not 0.0 < rate < 1.0:
-        return 0.0
-    return -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate))
 
 
 def dead_discriminator(*, rtd_loss: float, replaced_rate: float, auc: float) -> str:
