@@ -185,7 +185,21 @@ def test_promise_12_nan_on_one_changes_neither(tmp_path: Path, data: Path) -> No
 @pytest.mark.slow
 def test_promise_13_torchrun_starts_again_after_a_lost_process(tmp_path: Path, data: Path, together: Path) -> None:
     """`kill -9` of one of the two: torchrun ends the other, starts both again, and the run ends as if nothing was."""
-    out = tmp_path / "run"
+    for attempt in ("first", "second"):  # torchrun itself failed to start again once in 39 runs, cause unknown
+        out = tmp_path / attempt
+        code, said, took_s = lose_one_process(data, out)
+        if code == 0:
+            break
+        print(f"{attempt} attempt: torchrun ended with {code}: {said}")
+    assert code == 0, said
+    assert took_s < 60
+    assert "resuming at step 5" in said or "resuming at step 10" in said
+    assert "electra: error: process 0 lost another one: " in said, "one line, no traceback of ours"
+    assert weights(out) == weights(together) and diary(out) == diary(together)
+
+
+def lose_one_process(data: Path, out: Path) -> tuple[int, str, float]:
+    """The launcher's exit code and output, and the seconds it went on, after one of its two processes was killed."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1")
     arguments = ["-m", "electra", *tiny_runs.command(data, out)]
     with tiny_runs.start(arguments, torchrun, GLOO_SOCKET_IFNAME="lo") as launcher:
@@ -196,12 +210,7 @@ def test_promise_13_torchrun_starts_again_after_a_lost_process(tmp_path: Path, d
             said = launcher.communicate(timeout=LIMIT_S)[0]
         finally:
             launcher.terminate()
-    if launcher.returncode != 0:  # seen once in 39 runs, cause unknown; the run folder is whole all the same
-        pytest.xfail(f"torchrun did not start the run again: {said[-500:]}")
-    assert time.monotonic() - began < 60
-    assert "resuming at step 5" in said or "resuming at step 10" in said
-    assert "electra: error: process 0 lost another one: " in said, "one line, no traceback of ours"
-    assert weights(out) == weights(together) and diary(out) == diary(together)
+    return launcher.returncode, said, time.monotonic() - began
 
 
 def second_worker(launcher: int) -> int:
