@@ -7,12 +7,12 @@ import inspect
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from electra.config import schema
 from electra.config.schema import Config
 from electra.errors import ConfigError, suggest
 
@@ -39,6 +39,28 @@ ALIASES = {
     "max_position_embeddings": "model.positions",
 }
 """What other implementations call our keys: only ever suggested, never accepted."""
+FINETUNE_ALIASES = {
+    "learning_rate": "lr",
+    "num_train_epochs": "epochs",
+    "train_batch_size": "batch_size",
+    "per_device_train_batch_size": "batch_size",
+    "batch": "batch_size",
+    "max_seq_length": "length",
+    "max_length": "length",
+    "layerwise_lr_decay": "layer_decay",
+    "weight_decay_rate": "weight_decay",
+    "warmup_proportion": "warmup",
+    "warmup_ratio": "warmup",
+    "max_grad_norm": "clip",
+    "max_train_samples": "max_train_rows",
+    "max_query_length": "max_query",
+    "max_answer_length": "max_answer",
+    "beam_size": "beam",
+    "n_best_size": "n_best",
+    "qa_na_threshold": "null_threshold",
+    "null_score_diff_threshold": "null_threshold",
+}
+"""The same for the keys of fine-tuning."""
 
 LARGEST_NUMBER = 2**63 - 1
 
@@ -62,16 +84,16 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
 
 
 @cache
-def key_types() -> dict[str, Any]:
-    """Dotted key to annotated type, in the order of the schema."""
-    return dict(_walk_types(Config, ""))
+def key_types(root: Any = Config) -> dict[str, Any]:
+    """Dotted key to annotated type, in the order of the schema that `root` is."""
+    return dict(_walk_types(root, ""))
 
 
-def describe() -> list[Option]:
+def describe(root: Any = Config) -> list[Option]:
     """Every key with its type, its default and its help text, in the order of the schema."""
-    help_texts = _docstrings()
-    defaults = flatten(Config())
-    return [Option(key, type_name(kind), defaults[key], help_texts[key]) for key, kind in key_types().items()]
+    help_texts = dict(_docstrings(root, ""))
+    defaults = flatten(root())
+    return [Option(key, type_name(kind), defaults[key], help_texts[key]) for key, kind in key_types(root).items()]
 
 
 def type_name(kind: Any) -> str:
@@ -79,39 +101,43 @@ def type_name(kind: Any) -> str:
     return "|".join(get_args(kind)) if get_origin(kind) is Literal else str(kind.__name__)
 
 
-def require_known(key: str) -> None:
-    if key in key_types():
+def require_known(key: str, root: Any = Config) -> None:
+    known = key_types(root)
+    if key in known:
         return
-    if is_section(key):
-        example = next(known for known in key_types() if known.startswith(f"{key}."))
+    if is_section(key, root):
+        example = next(name for name in known if name.startswith(f"{key}."))
         raise ConfigError(key, "is a section, not a value", fix=f"set one of its keys, such as {example}")
-    raise ConfigError(key, "no such key", fix=hint_for(key) or "electra config show --help-keys lists them")
+    listed = "electra config show --help-keys lists them" if root is Config else f"one of: {', '.join(known)}"
+    raise ConfigError(key, "no such key", fix=hint_for(key, root) or listed)
 
 
-def is_section(key: str) -> bool:
-    return any(known.startswith(f"{key}.") for known in key_types())
+def is_section(key: str, root: Any = Config) -> bool:
+    return any(known.startswith(f"{key}.") for known in key_types(root))
 
 
-def hint_for(key: str) -> str:
+def hint_for(key: str, root: Any = Config) -> str:
     """`did you mean 'x'?` for an unknown key, or an empty string."""
+    known = key_types(root)
     leaf = key.rpartition(".")[2]
-    if leaf in ALIASES:
-        return f"did you mean '{ALIASES[leaf]}'?"
-    same = [known for known in key_types() if known.rpartition(".")[2] == leaf]
+    for meant in (ALIASES.get(leaf), FINETUNE_ALIASES.get(leaf)):
+        if meant in known:
+            return f"did you mean '{meant}'?"
+    same = [name for name in known if name.rpartition(".")[2] == leaf]
     if same:
-        return "did you mean " + " or ".join(f"'{known}'" for known in same) + "?"
-    by_leaf = {known.rpartition(".")[2]: known for known in key_types()}
-    sections = {known.partition(".")[0] for known in key_types()}
-    close = suggest(key, [*key_types(), *sections]) or suggest(leaf, by_leaf)
+        return "did you mean " + " or ".join(f"'{name}'" for name in same) + "?"
+    by_leaf = {name.rpartition(".")[2]: name for name in known}
+    sections = {name.partition(".")[0] for name in known}
+    close = suggest(key, [*known, *sections]) or suggest(leaf, by_leaf)
     return re.sub(r"'(.*)'", lambda m: f"'{by_leaf.get(m[1], m[1])}'", close)
 
 
-def checked(value: Any, key: str) -> Any:
+def checked(value: Any, key: str, root: Any = Config) -> Any:
     """A TOML value, refused where it is not of the key's type."""
-    kind = key_types()[key]
+    kind = key_types(root)[key]
     if get_origin(kind) is Literal:
         if value not in get_args(kind) or not isinstance(value, str):
-            raise _not_a_choice(value, key)
+            raise _not_a_choice(value, key, get_args(kind))
         return value
     if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
         raise ConfigError(key, "this number is too large", fix=_EXAMPLE.get(kind, ""))
@@ -124,18 +150,18 @@ def checked(value: Any, key: str) -> Any:
     return value
 
 
-def parse(raw: str, key: str) -> Any:
+def parse(raw: str, key: str, root: Any = Config) -> Any:
     """The text of an override as a value of the key's type."""
-    kind = key_types()[key]
+    kind = key_types(root)[key]
     if get_origin(kind) is Literal or kind is str:
-        return checked(raw, key)
+        return checked(raw, key, root)
     if kind is bool and raw in ("true", "false"):
         return raw == "true"
     readable = len(raw) <= 100
     if kind is int and readable and re.fullmatch(r"[+-]?\d+(_\d+)*", raw):
-        return checked(int(raw), key)
+        return checked(int(raw), key, root)
     if kind is float and readable and re.fullmatch(r"[+-]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][+-]?\d+)?", raw):
-        return checked(float(raw), key)
+        return checked(float(raw), key, root)
     raise ConfigError(key, f"{_shown(raw)} is not {_NOUN[kind]}", fix=_EXAMPLE[kind])
 
 
@@ -148,8 +174,7 @@ _EXAMPLE = {
 }
 
 
-def _not_a_choice(value: Any, key: str) -> ConfigError:
-    choices = get_args(key_types()[key])
+def _not_a_choice(value: Any, key: str, choices: tuple[str, ...]) -> ConfigError:
     hint = suggest(value, choices) if isinstance(value, str) else ""
     listed = f"one of: {', '.join(choices)}"
     return ConfigError(key, f"{_shown(value)} is not possible", fix=f"{listed}; {hint}" if hint else listed)
@@ -176,24 +201,18 @@ def _walk_types(cls: Any, prefix: str) -> Iterator[tuple[str, Any]]:
             yield prefix + name, kind
 
 
-def _docstrings() -> dict[str, str]:
-    """The text under each field of the schema's classes, by dotted key."""
-    classes = {node.name: node for node in ast.parse(inspect.getsource(schema)).body if isinstance(node, ast.ClassDef)}
-
-    def walk(cls: Any, prefix: str) -> Iterator[tuple[str, str]]:
-        body = classes[cls.__name__].body
-        texts = {
-            field.target.id: " ".join(after.value.value.split())
-            for field, after in zip(body, body[1:], strict=False)
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-            if isinstance(after, ast.Expr)
-            and isinstance(after.value, ast.Constant)
-            and isinstance(after.value.value, str)
-        }
-        for name, kind in get_type_hints(cls).items():
-            if is_dataclass(kind):
-                yield from walk(kind, f"{prefix}{name}.")
-            else:
-                yield prefix + name, texts.get(name, "")
-
-    return dict(walk(Config, ""))
+def _docstrings(cls: Any, prefix: str) -> Iterator[tuple[str, str]]:
+    """The text under each field of a schema's classes, by dotted key."""
+    module = ast.parse(inspect.getsource(sys.modules[cls.__module__]))
+    body = next(node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == cls.__name__)
+    texts = {
+        field.target.id: " ".join(after.value.value.split())
+        for field, after in zip(body, body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str)
+    }
+    for name, kind in get_type_hints(cls).items():
+        if is_dataclass(kind):
+            yield from _docstrings(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name, texts.get(name, "")

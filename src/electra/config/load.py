@@ -7,12 +7,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import is_dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
+from electra.config.finetune import FinetuneConfig
 from electra.config.keys import checked, flatten, is_section, parse, require_known, toml_value
 from electra.config.schema import Config
 from electra.config.validate import validate
 from electra.errors import ConfigError, suggest
+
+Root = TypeVar("Root", Config, FinetuneConfig)
 
 DEFAULT_PRESET = "small"
 SIZES = ("tiny", "small", "base", "large")
@@ -34,6 +37,17 @@ def load(preset: str | None = None, *, file: Path | None = None, overrides: Iter
     config: Config = _build(Config, values, "")
     validate(config)
     return config
+
+
+def adjust(config: FinetuneConfig, *, file: Path | None = None, overrides: Iterable[str] = ()) -> FinetuneConfig:
+    """`config` changed by a TOML file, changed by `key=value` overrides; checked as a whole."""
+    values = flatten(config)
+    if file is not None:
+        values |= read_toml(file, FinetuneConfig)
+    values |= parse_overrides(overrides, FinetuneConfig)
+    changed = FinetuneConfig(**values)
+    validate(changed)
+    return changed
 
 
 def preset(name: str) -> Config:
@@ -67,8 +81,8 @@ def load_any(name: str) -> Config:
     raise ConfigError(name, "no such preset, TOML file or run folder", fix=hint)
 
 
-def to_toml(config: Config) -> str:
-    """The whole Config as TOML that `load` reads back to an equal one."""
+def to_toml(config: Config | FinetuneConfig) -> str:
+    """The whole configuration as TOML that `load`, or `adjust` for fine-tuning, reads back to an equal one."""
     lines: list[str] = []
     section = ""
     for key, value in flatten(config).items():
@@ -80,13 +94,13 @@ def to_toml(config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-def diff(a: Config, b: Config) -> list[tuple[str, Any, Any]]:
+def diff(a: Root, b: Root) -> list[tuple[str, Any, Any]]:
     """Every key whose value differs, with both values."""
     left, right = flatten(a), flatten(b)
     return [(key, left[key], right[key]) for key in left if left[key] != right[key]]
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path, root: Any = Config) -> dict[str, Any]:
     """The dotted keys of a TOML file, each known and of its type."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -94,39 +108,39 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(str(path), error.strerror or "cannot be read", fix="give a TOML file") from error
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), "is not UTF-8 text", fix="give a TOML file") from error
-    return _read_text(text, str(path))
+    return _read_text(text, str(path), root)
 
 
-def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
+def parse_overrides(overrides: Iterable[str], root: Any = Config) -> dict[str, Any]:
     """`key=value` texts as dotted keys with typed values; a key given twice is refused."""
     flat: dict[str, Any] = {}
     for text in overrides:
         key, equals, raw = text.partition("=")
         key = key.strip()
         if not equals:
-            raise ConfigError(text, "is not key=value", fix="for example train.steps=2000")
-        require_known(key)
+            raise ConfigError(text, "is not key=value", fix="for example seed=1")
+        require_known(key, root)
         if key in flat:
             raise ConfigError(key, "is given twice", fix="give it once")
-        flat[key] = parse(raw.strip(), key)
+        flat[key] = parse(raw.strip(), key, root)
     return flat
 
 
-def _read_text(text: str, source: str) -> dict[str, Any]:
+def _read_text(text: str, source: str, root: Any = Config) -> dict[str, Any]:
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a ValueError also for a number with thousands of digits
         raise ConfigError(source, f"is not valid TOML: {error}") from error
-    return {key: checked(value, key) for key, value in _leaves(document, "")}
+    return {key: checked(value, key, root) for key, value in _leaves(document, "", root)}
 
 
-def _leaves(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def _leaves(table: dict[str, Any], prefix: str, root: Any) -> Iterator[tuple[str, Any]]:
     for name, value in table.items():
         key = prefix + name
-        if is_section(key) and isinstance(value, dict):
-            yield from _leaves(value, f"{key}.")
+        if is_section(key, root) and isinstance(value, dict):
+            yield from _leaves(value, f"{key}.", root)
         else:
-            require_known(key)
+            require_known(key, root)
             yield key, value
 
 

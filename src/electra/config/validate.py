@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from electra.config.finetune import FinetuneConfig
 from electra.config.schema import Config
 from electra.errors import ConfigError
 
@@ -47,12 +48,38 @@ _SHARES = {  # low end included?, high end included?
     "optim.beta1": (True, False),
     "optim.beta2": (True, False),
 }
+_FINETUNE_AT_LEAST = {
+    "batch_size": 1,
+    "length": 8,
+    "weight_decay": 0,
+    "eval_every": 0,
+    "log_every": 1,
+    "max_train_rows": 0,
+    "seed": 0,
+    "doc_stride": 1,
+    "max_query": 1,
+    "max_answer": 1,
+    "beam": 1,
+    "n_best": 1,
+}
+_FINETUNE_ABOVE = {"lr": 0, "epochs": 0, "clip": 0, "eps": 0}
+_FINETUNE_SHARES = {
+    "layer_decay": (False, True),
+    "warmup": (True, False),
+    "dropout": (True, False),
+    "beta1": (True, False),
+    "beta2": (True, False),
+}
 _LARGEST_SEED = 2**63 - 1
 
 
-def validate(config: Config) -> None:
+def validate(config: Config | FinetuneConfig) -> None:
     """Raise ConfigError for the first impossible value or combination, with the key, the reason and a fix."""
-    _ranges(config)
+    if isinstance(config, FinetuneConfig):
+        _ranges(config, _FINETUNE_AT_LEAST, _FINETUNE_ABOVE, _FINETUNE_SHARES)
+        _selection(config)
+        return
+    _ranges(config, _AT_LEAST, _ABOVE, _SHARES)
     _shapes(config)
     _lengths(config)
     _schedule(config)
@@ -60,7 +87,7 @@ def validate(config: Config) -> None:
     _batches(config)
 
 
-def _value(config: Config, key: str) -> float:
+def _value(config: object, key: str) -> float:
     value: object = config
     for part in key.split("."):
         value = getattr(value, part)
@@ -68,16 +95,21 @@ def _value(config: Config, key: str) -> float:
     return value
 
 
-def _ranges(config: Config) -> None:
-    for key, least in _AT_LEAST.items():
+def _ranges(
+    config: Config | FinetuneConfig,
+    at_least: dict[str, int],
+    above: dict[str, int],
+    shares: dict[str, tuple[bool, bool]],
+) -> None:
+    for key, least in at_least.items():
         value = _value(config, key)
         if value < least:
             raise ConfigError(key, f"{value} is too small", fix=f"at least {least}")
-    for key, bound in _ABOVE.items():
+    for key, bound in above.items():
         value = _value(config, key)
         if value <= bound:
             raise ConfigError(key, f"{value} is too small", fix=f"more than {bound}")
-    for key, (low, high) in _SHARES.items():
+    for key, (low, high) in shares.items():
         value = _value(config, key)
         if not (0 <= value <= 1) or (value == 0 and not low) or (value == 1 and not high):
             interval = f"{'from' if low else 'above'} 0 {'up to' if high else 'and below'} 1"
@@ -140,3 +172,9 @@ def _batches(config: Config) -> None:
         largest = max(size for size in range(1, min(micro, batch) + 1) if batch % size == 0)
         reason = f"{micro} does not divide train.batch_size {batch}"
         raise ConfigError("train.micro_batch", reason, fix=f"try {largest}")
+
+
+def _selection(config: FinetuneConfig) -> None:
+    if config.select == "best" and not config.eval_every:
+        reason = "best has nothing to choose from: eval_every 0 evaluates at the end only"
+        raise ConfigError("select", reason, fix="set eval_every too, such as eval_every=100")
