@@ -9,12 +9,10 @@ from pathlib import Path
 from electra.errors import DataError
 from electra.finetune.files import read_lines
 from electra.finetune.rows import Sentence
+from electra.metrics.tagging import chunks
 
 OUTSIDE = "O"
 DOCUMENT_START = "-DOCSTART-"
-
-Span = tuple[int, int, str]
-"""First word, word after the last, type."""
 
 _CHUNK_TAG = re.compile(r"[BIESLU]-.+", re.DOTALL)
 _BLANKS = re.compile(r"[ \t]+")
@@ -65,26 +63,10 @@ def is_chunked(tags: Iterable[str]) -> bool:
     return bool(found) and all(tag == OUTSIDE or _CHUNK_TAG.fullmatch(tag) for tag in found) and found != {OUTSIDE}
 
 
-def spans(tags: Sequence[str]) -> list[Span]:
-    """The spans that tags of any of the three schemes mark; badly formed ones are read as conlleval does."""
-    found: list[Span] = []
-    before, start, kind = OUTSIDE, 0, ""
-    for at, tag in enumerate([*tags, OUTSIDE]):
-        prefix, _, name = tag.partition("-")
-        inside = before != OUTSIDE and tag != OUTSIDE and name == kind
-        continues = inside and prefix not in "BSU" and before not in "ESLU"
-        if before != OUTSIDE and not continues:
-            found.append((start, at, kind))
-        if tag != OUTSIDE and not continues:
-            start, kind = at, name
-        before = prefix if tag != OUTSIDE else OUTSIDE
-    return found
-
-
 def to_bioes(tags: Sequence[str]) -> tuple[str, ...]:
     """The same spans with their ends marked too, as the released ELECTRA code trains on."""
     made = [OUTSIDE] * len(tags)
-    for start, end, kind in spans(tags):
+    for kind, start, end in chunks(tags):
         made[start:end] = [f"I-{kind}"] * (end - start)
         made[start], made[end - 1] = f"B-{kind}", f"E-{kind}"
         if end - start == 1:
@@ -95,7 +77,7 @@ def to_bioes(tags: Sequence[str]) -> tuple[str, ...]:
 def to_iob2(tags: Sequence[str]) -> tuple[str, ...]:
     """The same spans, each beginning with B-."""
     made = [OUTSIDE] * len(tags)
-    for start, end, kind in spans(tags):
+    for kind, start, end in chunks(tags):
         made[start:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - start - 1)]
     return tuple(made)
 
@@ -104,7 +86,7 @@ def to_iob1(tags: Sequence[str]) -> tuple[str, ...]:
     """The same spans with I- throughout, except for B- where one directly follows another of its type."""
     made = [OUTSIDE] * len(tags)
     last, last_kind = -1, ""
-    for start, end, kind in spans(tags):
+    for kind, start, end in sorted(chunks(tags), key=lambda chunk: chunk[1]):
         first = "B" if start == last and kind == last_kind else "I"
         made[start:end] = [f"{first}-{kind}", *[f"I-{kind}"] * (end - start - 1)]
         last, last_kind = end, kind
