@@ -26,15 +26,14 @@ def normalise(text: str) -> str:
 def text_scores(prediction: str, gold: Collection[str], *, no_answer: bool = False) -> tuple[float, float]:
     """Exact match and F1 (0 to 1) against the best of the gold texts; none of them says: no answer is right.
 
-    `no_answer` takes the rules of 2.0: two texts of which nothing is left agree, and a gold text of which nothing
-    is left (`the`) counts only where it is the only one. In 1.1 such a pair is an exact match with F1 0.
+    `no_answer` takes the rule of 2.0 that a gold text of which nothing is left (`.` or `the`) counts only where there
+    is no other. Two texts of which nothing is left agree; the first 1.1 scorer gave that exact match an F1 of 0.
     """
     said = normalise(prediction)
     wanted = {normalise(text) for text in gold}
     if no_answer:
         wanted = {text for text in wanted if text} or {""}
-    exact = float(said in wanted)
-    return exact, max((_f1(said, text, empty_agrees=no_answer) for text in wanted), default=0.0)
+    return float(said in wanted), max((_f1(said, text) for text in wanted), default=0.0)
 
 
 def squad_scores(
@@ -93,10 +92,10 @@ def best_threshold(
     return 100 * mean, float(ordered[at - 1]) if at else float(ordered[0]) - 1.0
 
 
-def _f1(said: str, wanted: str, *, empty_agrees: bool) -> float:
+def _f1(said: str, wanted: str) -> float:
     ours, theirs = said.split(), wanted.split()
     if not ours or not theirs:
-        return float(empty_agrees and ours == theirs)
+        return float(ours == theirs)
     shared = sum((Counter(ours) & Counter(theirs)).values())
     if not shared:
         return 0.0
