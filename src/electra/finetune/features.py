@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,13 +12,14 @@ from numpy.typing import NDArray
 from electra.errors import ConfigError, DataError, suggest
 from electra.finetune.rows import Example, Features, Kind, Sentence
 from electra.finetune.tables import label_names
-from electra.progress import say
+from electra.progress import progress, say
 from electra.tokenizer.codec import Tokenizer
 
 NO_TAG = -1
 """Target of a token that is not the first piece of a word, or whose word another window answers."""
 
 _BATCH_ROWS = 4096  # the tokenizer keeps words and offsets of a whole batch in memory
+_BAR_ROWS = 50_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,16 +54,11 @@ def encode_sequences(
     ids: list[list[int]] = []
     a_lengths: list[int] = []
     cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
-    for first in range(0, len(examples), _BATCH_ROWS):
-        batch = examples[first : first + _BATCH_ROWS]
-        pairs = iter(tokenizer.encode_batch([example.pair for example in batch if example.pair is not None]))
-        texts = tokenizer.encode_batch([example.text for example in batch])
-        for example, text in zip(batch, texts, strict=True):
-            if example.pair is None:
-                ids.append(cls + text[: length - 2] + sep)
-                a_lengths.append(len(ids[-1]))
-                continue
-            pair = next(pairs)
+    for text, pair in _encoded(examples, tokenizer=tokenizer, where=where):
+        if pair is None:
+            ids.append(cls + text[: length - 2] + sep)
+            a_lengths.append(len(ids[-1]))
+        else:
             keep, keep_pair = pair_lengths(len(text), len(pair), room=length - 3)
             ids.append(cls + text[:keep] + sep + pair[:keep_pair] + sep)
             a_lengths.append(keep + 2)
@@ -150,6 +147,22 @@ def join_words(windows: Sequence[WordWindow], predictions: Sequence[Sequence[int
         assert len(tags[window.sentence]) == window.first
         tags[window.sentence] += [int(predicted[position]) for position in window.positions]
     return tags
+
+
+def _encoded(
+    examples: Sequence[Example], *, tokenizer: Tokenizer, where: object
+) -> Iterator[tuple[list[int], list[int] | None]]:
+    """The tokens of each text and of its pair, with a bar where it takes more than a few seconds."""
+    many = len(examples) >= _BAR_ROWS
+    with progress(f"tokenizing {where}", len(examples), "rows") if many else nullcontext() as bar:
+        for first in range(0, len(examples), _BATCH_ROWS):
+            batch = examples[first : first + _BATCH_ROWS]
+            texts = tokenizer.encode_batch([example.text for example in batch])
+            pairs = iter(tokenizer.encode_batch([example.pair for example in batch if example.pair is not None]))
+            for example, text in zip(batch, texts, strict=True):
+                yield text, None if example.pair is None else next(pairs)
+            if bar is not None:
+                bar.update(first + len(batch))
 
 
 def _cut(sizes: Sequence[int], *, room: int) -> Iterator[tuple[int, int, int, int]]:

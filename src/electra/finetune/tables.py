@@ -154,7 +154,7 @@ def _text(row: _Row, column: str, *, path: Path) -> str:
     value = _value(row, column, path=path)
     if not isinstance(value, str):
         raise DataError(path, f"line {row.line}: '{column}' holds {_shown(value)}, not text")
-    return value
+    return value if value.isascii() else value.encode(errors="replace").decode()  # JSON can hold half a character
 
 
 def _label(row: _Row, column: str, *, path: Path, kind: Kind, separator: str) -> Label:
