@@ -29,7 +29,7 @@ def summarise(values: Iterable[float]) -> Summary:
     scores = np.array(list(values), np.float64)
     if not scores.size:
         raise ValueError("no score to summarise")
-    with np.errstate(invalid="ignore"):  # a score that is not finite shows in the summary as such
+    with np.errstate(all="ignore"):  # a score that is not finite shows in the summary as such
         return Summary(
             n=scores.size,
             median=float(np.median(scores)),
