@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from electra.errors import ConfigError, DataError
 from electra.finetune.features import NO_TAG, encode_sequences, encode_words, join_words, pair_lengths, swapped
-from electra.finetune.glue import TASKS, read_glue
+from electra.finetune.glue import read_glue
+from electra.finetune.glue_tasks import TASKS
 from electra.finetune.rows import Example, Features, Sentence
 from electra.tokenizer.codec import SPECIALS, Tokenizer, read_vocab
 

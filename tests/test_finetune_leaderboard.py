@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from electra.errors import DataError
-from electra.finetune.glue import TASKS
+from electra.finetune.glue_tasks import TASKS
 from electra.finetune.leaderboard import submission_file, write_submission
 
 

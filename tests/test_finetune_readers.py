@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from electra.errors import ConfigError, DataError
 from electra.finetune.conll import bioes_tags, is_chunked, read_conll, tags_of, to_bioes, to_iob1, to_iob2
-from electra.finetune.glue import TASKS, find_tasks, glue_task, has_split, read_glue
+from electra.finetune.glue import find_tasks, has_split, read_glue
+from electra.finetune.glue_tasks import TASKS, glue_task
 from electra.finetune.rows import Example
 from electra.finetune.tables import labels_of, read_table
 

@@ -1,4 +1,4 @@
-"""GLUE: its ten tasks as a table, and their files as rows, read as they are published."""
+"""GLUE's files as rows, read as they are published."""
 
 from __future__ import annotations
 
@@ -7,117 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from electra.errors import ConfigError, DataError, suggest
+from electra.errors import ConfigError, DataError
 from electra.finetune.files import find_file, read_lines
+from electra.finetune.glue_tasks import TASKS
 from electra.finetune.rows import Example, Label
 from electra.finetune.task import Task
 from electra.progress import say
-
-_BINARY = ("0", "1")
-_TWO_WAY = ("entailment", "not_entailment")
-_THREE_WAY = ("contradiction", "entailment", "neutral")  # the order of the released ELECTRA code
-
-TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        Task(
-            name="cola",
-            title="CoLA",
-            kind="classify",
-            labels=_BINARY,
-            metrics=("matthews",),
-            tests=("test",),
-            official_rows={"train": 8551, "dev": 1043, "test": 1063},
-        ),
-        Task(
-            name="sst2",
-            title="SST-2",
-            kind="classify",
-            labels=_BINARY,
-            tests=("test",),
-            official_rows={"train": 67349, "dev": 872, "test": 1821},
-        ),
-        Task(
-            name="mrpc",
-            title="MRPC",
-            kind="classify",
-            labels=_BINARY,
-            metrics=("accuracy", "f1"),
-            unordered=True,
-            tests=("test",),
-            official_rows={"train": 3668, "dev": 408, "test": 1725},
-        ),
-        Task(
-            name="stsb",
-            title="STS-B",
-            kind="regress",
-            metrics=("spearman", "pearson"),
-            scale=5.0,
-            unordered=True,
-            tests=("test",),
-            official_rows={"train": 5749, "dev": 1500, "test": 1379},
-        ),
-        Task(
-            name="qqp",
-            title="QQP",
-            kind="classify",
-            labels=_BINARY,
-            metrics=("accuracy", "f1"),
-            tests=("test",),
-            official_rows={"train": 363846, "dev": 40430, "test": 390965},
-        ),
-        Task(
-            name="mnli",
-            title="MNLI",
-            kind="classify",
-            labels=_THREE_WAY,
-            splits=("train", "dev", "dev_mismatched"),
-            tests=("test", "test_mismatched"),
-            official_rows={
-                "train": 392702,
-                "dev": 9815,
-                "dev_mismatched": 9832,
-                "test": 9796,
-                "test_mismatched": 9847,
-            },
-        ),
-        Task(
-            name="qnli",
-            title="QNLI",
-            kind="classify",
-            labels=_TWO_WAY,
-            tests=("test",),
-            official_rows={"train": 104743, "dev": 5463, "test": 5463},
-        ),
-        Task(
-            name="rte",
-            title="RTE",
-            kind="classify",
-            labels=_TWO_WAY,
-            tests=("test",),
-            official_rows={"train": 2490, "dev": 277, "test": 3000},
-        ),
-        Task(
-            name="wnli",
-            title="WNLI",
-            kind="classify",
-            labels=_BINARY,
-            tests=("test",),
-            official_rows={"train": 635, "dev": 71, "test": 146},
-        ),
-        Task(
-            name="ax",
-            title="AX",
-            kind="classify",
-            labels=_THREE_WAY,
-            metrics=("matthews",),
-            splits=(),
-            tests=("test",),
-            model_of="mnli",
-            official_rows={"test": 1104},
-        ),
-    )
-}
 
 Column = str | int
 _Row = tuple[int, list[str]]
@@ -137,7 +32,7 @@ _COLUMNS = {
     "cola": _Columns(3, None, 1, header=False),
     "sst2": _Columns("sentence", None, "label"),
     "mrpc": _Columns("#1 String", "#2 String", "Quality"),
-    "stsb": _Columns(-3, -2, -1),  # from the end, as the released code does: the columns before them vary
+    "stsb": _Columns(-3, -2, -1),  # from the end, as the released code does
     "qqp": _Columns("question1", "question2", "is_duplicate"),
     "mnli": _Columns("sentence1", "sentence2", "gold_label"),
     "qnli": _Columns("question", "sentence", "label"),
@@ -159,13 +54,6 @@ _FILES = {
 }
 _MSR_TRAIN, _MSR_TEST = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt"
 _MSR_DEV_IDS = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
-
-
-def glue_task(name: str) -> Task:
-    """The GLUE task of this name."""
-    if name not in TASKS:
-        raise ConfigError("task", f"unknown GLUE task '{name}'; known are {' '.join(TASKS)}", fix=suggest(name, TASKS))
-    return TASKS[name]
 
 
 def find_tasks(folder: Path) -> list[Task]:
