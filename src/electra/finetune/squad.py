@@ -28,7 +28,7 @@ def read_squad(path: Path) -> list[Question]:
     seen: set[str] = set()
     moved: list[str] = []
     for where, context, entry in _entries(path):
-        id = _get(entry, "id", str, where=where)
+        id = _text(entry, "id", where=where)
         named = f"{path}, question '{id}'"
         if id in seen:
             raise DataError(named, "stands twice", fix="ids must differ")
