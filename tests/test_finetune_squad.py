@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from electra.errors import ConfigError, DataError
@@ -266,6 +266,32 @@ def test_windows_cover_every_token_once_in_full_context(
         first += min(count, stride)
     assert reached == len(ids)
     assert (full == 1).all()
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12))
+@example(700, 420, 200)  # a last window so much shorter that its length counts
+def test_full_context_goes_by_the_published_rule(tokens: int, room: int, stride: int) -> None:
+    one = Question(id="q", question="a", context="a " * tokens)
+    made = cut_windows([one], tokenizer=TOKENIZER, length=room + 4, max_question=1, stride=stride)
+    firsts = [int(spans[0, 0]) // 2 for spans in made.spans]
+    lengths = [len(spans) for spans in made.spans]
+    assert lengths[:-1] == [room] * (len(made) - 1) and lengths[-1] == tokens - firsts[-1] <= room
+    assert firsts == [min(room, stride) * n for n in range(len(made))]
+    assert len(made) == 1 or firsts[-2] + room < tokens  # the last window was needed
+    for token in range(tokens):
+        scores = [
+            min(token - first, first + length - 1 - token) + 0.01 * length if first <= token < first + length else -1.0
+            for first, length in zip(firsts, lengths, strict=True)
+        ]
+        shown = [n for n, first in enumerate(firsts) if token - first in range(lengths[n])]
+        assert [n for n in shown if made.max_context[n][token - firsts[n]]] == [scores.index(max(scores))]
+
+
+def test_an_answer_that_leaves_a_window_is_not_in_it() -> None:
+    for text, inside in {"d e": [1, 1], "e f": [0, 1], "c d": [1, 0], "a": [1, 0], "g": [0, 1]}.items():
+        one = ask("a b c d e f g", text)
+        made = cut_windows([one], tokenizer=TOKENIZER, length=9, max_question=1, stride=3, targets=True)
+        assert (np.asarray(made.features.targets)[:, 0] > 0).tolist() == [bool(n) for n in inside]
 
 
 def test_equal_contexts_are_encoded_once_and_order_is_kept() -> None:
