@@ -29,6 +29,13 @@ class Norm(nn.Module):
         return F.layer_norm(x.float(), shape, self.weight, self.bias, NORM_EPS).to(x.dtype)
 
 
+class FullLinear(nn.Linear):
+    """A linear layer in fp32, whatever the compute precision: for the few outputs that decide an answer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x.float(), self.weight, self.bias)
+
+
 def attend(
     q_BNLH: Tensor, k_BNLH: Tensor, v_BNLH: Tensor, bias_B11L: Tensor | None, rate: float, keys_B: Tensor | None
 ) -> Tensor:

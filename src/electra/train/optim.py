@@ -6,23 +6,45 @@ the constant step handed to it here. It takes learning rate, clipping and the sk
 
 from __future__ import annotations
 
+from collections import defaultdict
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
-from electra.config.schema import OptimConfig
 from electra.train.state import Master
 
 _UNCORRECTED = 1e9  # 0.999 ** 1e9 == 0.0 in double precision
 
 
+class Settings(Protocol):
+    """The options of AdamW, as pre-training and fine-tuning name them."""
+
+    @property
+    def beta1(self) -> float: ...
+    @property
+    def beta2(self) -> float: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def clip(self) -> float: ...
+
+
 class Update:
     """Clips the gradient and moves the weights, all on the device; a non-finite gradient changes nothing."""
 
-    def __init__(self, master: Master, optim: OptimConfig) -> None:
+    def __init__(self, master: Master, optim: Settings) -> None:
         self._master, self._optim = master, optim
         device = master.weights.device
         self.lr = torch.zeros((), device=device)
         self._step = torch.full((), _UNCORRECTED, device=device)
+        together: dict[tuple[float, float], list[slice]] = defaultdict(list)
+        for group in master.groups:
+            together[group.scale, optim.weight_decay if group.decayed else 0.0].append(group.part)
+        self._calls = [(parts, decay) for (_, decay), parts in together.items()]
+        self._scales = torch.tensor([scale for scale, _ in together], device=device)
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         """The gradient's norm before clipping, and 1 where the step was skipped."""
@@ -30,16 +52,16 @@ class Update:
         norm = torch.linalg.vector_norm(master.gradient)
         skipped = (~torch.isfinite(norm)).float()
         divisor = (norm / optim.clip).clamp(min=1.0)
-        split = master.decayed
-        for part, decay in ((slice(0, split), optim.weight_decay), (slice(split, None), 0.0)):
+        rates = (self.lr * self._scales).unbind()
+        for (parts, decay), lr in zip(self._calls, rates, strict=True):
             torch._fused_adamw_(
-                [master.weights[part]],
-                [master.gradient[part]],
-                [master.average[part]],
-                [master.square[part]],
+                [master.weights[part] for part in parts],
+                [master.gradient[part] for part in parts],
+                [master.average[part] for part in parts],
+                [master.square[part] for part in parts],
                 [],
-                [self._step],
-                lr=self.lr,
+                [self._step] * len(parts),
+                lr=lr,
                 beta1=optim.beta1,
                 beta2=optim.beta2,
                 weight_decay=decay,

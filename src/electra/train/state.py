@@ -7,18 +7,43 @@ however many layers there are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
+
+from electra.model.layers import FullLinear
 
 TABLE, MATRIX, BIAS, VECTOR = range(4)  # order in the buffers: decayed first, compute-precision ones in the middle
 
 
-class Master:
-    """Flat fp32 weights, gradient and Adam averages of a model, whose parameters become views of them."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """A stretch of the buffers that learns at one rate, with weight decay or without."""
 
-    def __init__(self, model: nn.Module, *, compute: torch.dtype, device: torch.device) -> None:
+    part: slice
+    decayed: bool
+    scale: float
+    """Its learning rate as a fraction of the run's."""
+
+
+class Master:
+    """Flat fp32 weights, gradient and Adam averages of a model, whose parameters become views of them.
+
+    `scale` gives the learning rate of a parameter, by name, as a fraction of the run's; 1 where it is not given.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        compute: torch.dtype,
+        device: torch.device,
+        scale: Callable[[str], float] = lambda name: 1.0,
+    ) -> None:
         kinds = _kinds(model)
-        named = sorted(model.named_parameters(), key=lambda item: kinds[item[0]])
+        named = sorted(model.named_parameters(), key=lambda item: (kinds[item[0]], scale(item[0])))
         self.names = [name for name, _ in named]
         self._parameters = [parameter for _, parameter in named]
         self._sizes = [parameter.numel() for parameter in self._parameters]
@@ -26,7 +51,7 @@ class Master:
             sum(size for size, name in zip(self._sizes, self.names, strict=True) if kinds[name] <= kind)
             for kind in (TABLE, MATRIX, BIAS, VECTOR)
         ]
-        self.decayed = ends[MATRIX]
+        self.groups = _groups([(kinds[name] <= MATRIX, scale(name)) for name in self.names], self._sizes)
         self._compute_range = slice(ends[TABLE], ends[BIAS])
         self.weights = torch.cat([p.detach().to(device, torch.float32).flatten() for p in self._parameters])
         self.gradient = torch.zeros_like(self.weights)
@@ -92,9 +117,25 @@ def _kinds(model: nn.Module) -> dict[str, int]:
         for name, _ in module.named_parameters(recurse=False):
             if isinstance(module, nn.Embedding):
                 kind = TABLE
+            elif isinstance(module, FullLinear):
+                kind = TABLE if name == "weight" else VECTOR
             elif isinstance(module, nn.Linear):
                 kind = MATRIX if name == "weight" else BIAS
             else:
                 kind = VECTOR
             kinds[f"{path}.{name}"] = kind
     return kinds
+
+
+def _groups(traits: list[tuple[bool, float]], sizes: list[int]) -> list[Group]:
+    """Neighbours of the same traits, as stretches."""
+    groups: list[Group] = []
+    start = 0
+    for number, (trait, size) in enumerate(zip(traits, sizes, strict=True)):
+        end = start + size
+        if number and traits[number - 1] == trait:
+            groups[-1] = Group(part=slice(groups[-1].part.start, end), decayed=trait[0], scale=trait[1])
+        else:
+            groups.append(Group(part=slice(start, end), decayed=trait[0], scale=trait[1]))
+        start = end
+    return groups

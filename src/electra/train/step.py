@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from electra.batches.masking import Slots
 from electra.batches.sequences import Sequences, unpack
 from electra.objective.base import Objective, Outcome
+from electra.train.capture import Captured
 from electra.train.optim import Update
 from electra.train.parallel import World
 from electra.train.state import Master
-
-WARM_UPS = 3  # runs before capture, so that nothing is compiled or first allocated inside it
 
 
 class Stepper:
@@ -45,8 +44,7 @@ class Stepper:
             self._loss = torch.compile(self._loss_part, dynamic=False)
         self._totals = torch.zeros(len(objective.stats) + 2, dtype=torch.float64, device=device)
         self._norm = torch.zeros((), device=device)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._rows: Tensor | None = None
+        self._captured: Captured | None = None
 
     def __call__(self, rows: Tensor, lr: float) -> None:
         """Do one step on this process's rows of a batch."""
@@ -54,11 +52,12 @@ class Stepper:
         if not self._capture:
             self._step(rows)
             return
-        if self._graph is None:
-            self._graph, self._rows = self._captured(rows)
-        assert self._rows is not None
-        self._rows.copy_(rows)
-        self._graph.replay()
+        if self._captured is None:
+            master = self._master
+            changed = (master.weights, master.average, master.square, self._totals, self._norm)
+            self._captured = Captured(self._step, (rows,), changed=changed)
+            master.refresh()
+        self._captured(rows)
 
     def read(self) -> dict[str, float]:
         """Totals since the last reading, with `steps`, `skipped` and the last `grad_norm`; waits for the device."""
@@ -99,22 +98,3 @@ class Stepper:
     def _loss_part(self, rows: Tensor, slots: Slots, counts: Tensor) -> Outcome:
         batch: Sequences = unpack(rows)
         return self.objective.loss(self._model, batch, slots, counts)
-
-    def _captured(self, rows: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        static = rows.clone()
-        changed = (self._master.weights, self._master.average, self._master.square, self._totals, self._norm)
-        before = [tensor.clone() for tensor in changed]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
-                self._step(static)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        # thread_local: the loader's thread may allocate meanwhile.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._step(static)
-        for tensor, value in zip(changed, before, strict=True):
-            tensor.copy_(value)
-        self._master.refresh()
-        return graph, static
