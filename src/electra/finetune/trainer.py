@@ -1,0 +1,201 @@
+"""Fine-tuning of one or several seeds side by side.
+
+On a GPU each shape of batch is captured once as a CUDA graph, and the seeds' graphs run on streams of their own: a
+small encoder alone leaves most of the chip idle.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from electra import hardware
+from electra.batches.sequences import unpack
+from electra.config.finetune import FinetuneConfig
+from electra.config.schema import OptimConfig
+from electra.errors import Diverged, Resumable
+from electra.finetune.batching import Batch, batches, step_count
+from electra.finetune.network import HeadSpec, Tuned, depth_scale
+from electra.finetune.rows import Features
+from electra.model.encoder import Encoder
+from electra.model.layers import Embeddings
+from electra.train.capture import Captured
+from electra.train.interrupt import Stop
+from electra.train.optim import Update
+from electra.train.schedule import learning_rate
+from electra.train.state import Master
+
+GPU_GRAINS = (32, 64)  # lengths are multiples of these: few shapes to capture, little padding
+CPU_GRAIN = 8
+LONG = 256
+
+Judge = Callable[[Tuned], float]
+"""How good the network is on the dev set; higher is better."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """What a trial recorded on its way."""
+
+    losses: list[tuple[int, float]]
+    """Step, and mean loss of a prediction since the last entry."""
+    evaluations: list[tuple[int, float]]
+    """Step, and what the judge said."""
+
+
+class Trial:
+    """One seed: a network, its optimizer state, and the steps that are left."""
+
+    def __init__(
+        self,
+        embeddings: Embeddings,
+        encoder: Encoder,
+        spec: HeadSpec,
+        features: Features,
+        *,
+        config: FinetuneConfig,
+        seed: int,
+        pad_id: int,
+        device: torch.device,
+    ) -> None:
+        self.seed, self.config, self.device = seed, config, device
+        self.tuned = Tuned(embeddings, encoder, spec, seed=seed)
+        scale = depth_scale(
+            config.layer_decay, encoder.shape.layers, official=config.layer_decay_exponent == "official"
+        )
+        compute = hardware.compute_dtype(config.precision, device)
+        self._master = Master(self.tuned, compute=compute, device=device, scale=scale)
+        self._update = Update(self._master, config)
+        batch_size = min(config.batch_size, max(1, len(features.ids)))
+        self.steps = step_count(len(features.ids), epochs=config.epochs, batch_size=batch_size)
+        warmup = int(self.steps * config.warmup)
+        self._schedule = OptimConfig(lr=config.lr, warmup_steps=warmup, decay_steps=self.steps)
+        grain = CPU_GRAIN if device.type == "cpu" else GPU_GRAINS[config.length > LONG]
+        self._batches = batches(
+            features,
+            steps=self.steps,
+            batch_size=batch_size,
+            seed=seed,
+            pad_id=pad_id,
+            grain=grain,
+            positions=embeddings.position.num_embeddings,
+        )
+        self._totals = torch.zeros(3, dtype=torch.float64, device=device)
+        self._graphs: dict[tuple[int, ...], Captured] = {}
+        self._capture = device.type == "cuda" and config.compile != "off"
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._best: tuple[float, Tensor] | None = None
+        self.step = 0
+        self.seconds = 0.0
+        self.curve = Curve(losses=[], evaluations=[])
+
+    def advance(self) -> None:
+        """Do one step."""
+        self._update.lr.fill_(learning_rate(self.step, optim=self._schedule, total=self.steps))
+        rows, targets = self._moved(next(self._batches))
+        if not self._capture:
+            self._work(rows, targets)
+        else:
+            if rows.shape not in self._graphs:
+                self._graphs[rows.shape] = self._captured(rows, targets)
+            self._graphs[rows.shape](rows, targets)
+        self.step += 1
+
+    def on_stream(self) -> AbstractContextManager[Any]:
+        """Where this trial's GPU work goes."""
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def read_loss(self) -> float:
+        """Mean loss of a prediction since the last reading; waits for the device."""
+        total, count, skipped = self._totals.tolist()
+        self._totals.zero_()
+        if skipped and not count:
+            raise Diverged(
+                f"seed {self.seed}, step {self.step}: every gradient since the last reading was not finite (lower lr)"
+            )
+        mean: float = total / max(count, 1.0)
+        self.curve.losses.append((self.step, mean))
+        return mean
+
+    def judge(self, judge: Judge) -> float:
+        """What the judge says now; kept as the best weights where it is and the config asks for them."""
+        score = judge(self.tuned)
+        self.curve.evaluations.append((self.step, score))
+        if self.config.select == "best" and (self._best is None or score > self._best[0]):
+            self._best = (score, self._master.weights.clone())
+        return score
+
+    def finish(self) -> None:
+        """Put the chosen weights in place."""
+        if self._best is not None:
+            self._master.weights.copy_(self._best[1])
+            self._master.refresh()
+        self._graphs.clear()
+
+    def weights(self) -> dict[str, Tensor]:
+        """The network's tensors by name: fp32, on the CPU."""
+        return {name: tensor.cpu() for name, tensor in self._master.tensors()["model"].items()}
+
+    def _work(self, rows: Tensor, targets: Tensor) -> None:
+        loss, count = self.tuned.loss(unpack(rows), targets)
+        (loss if self.config.loss == "sum" else loss / count.clamp(min=1)).backward()
+        self._master.collect(first=True)
+        _, skipped = self._update()
+        good = skipped == 0
+        self._totals += torch.stack((torch.where(good, loss.detach(), 0.0), torch.where(good, count, 0.0), skipped))
+
+    def _captured(self, rows: Tensor, targets: Tensor) -> Captured:
+        master = self._master
+        pool = next(iter(self._graphs.values())).pool if self._graphs else None
+        changed = (master.weights, master.average, master.square, self._totals)
+        captured = Captured(self._work, (rows, targets), changed=changed, pool=pool)
+        master.refresh()
+        return captured
+
+    def _moved(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        rows, targets = torch.from_numpy(batch.rows), torch.from_numpy(batch.targets)
+        if self.device.type == "cuda":
+            rows = rows.pin_memory().to(self.device, non_blocking=True)
+            targets = targets.pin_memory().to(self.device, non_blocking=True)
+        return rows, targets
+
+
+def train_together(
+    trials: Sequence[Trial],
+    *,
+    judges: Sequence[Judge],
+    stop: Stop,
+    on_step: Callable[[int, float], None] = lambda done, loss: None,
+) -> Iterator[Trial]:
+    """Train the trials step by step in turn, and give each when it is done.
+
+    `on_step` hears how many steps are done over all trials, and a recent loss. A stop raises `Resumable`.
+    """
+    done, loss = 0, float("nan")
+    began = time.monotonic()
+    waiting = list(zip(trials, judges, strict=True))
+    while waiting:
+        for trial, judge in waiting:
+            if stop:
+                raise Resumable(f"stopped by {stop.reason}; finished seeds are kept, run the same command to continue")
+            with trial.on_stream():
+                trial.advance()
+                ends = trial.step == trial.steps
+                if ends or trial.step % trial.config.log_every == 0:
+                    loss = trial.read_loss()
+                if trial.config.eval_every and (ends or trial.step % trial.config.eval_every == 0):
+                    trial.judge(judge)
+            done += 1
+            on_step(done, loss)
+        finished = [trial for trial, _ in waiting if trial.step == trial.steps]
+        waiting = [pair for pair in waiting if pair[0].step < pair[0].steps]
+        for trial in finished:
+            trial.seconds = time.monotonic() - began
+            trial.finish()
+            yield trial
