@@ -1,0 +1,50 @@
+"""Small fine-tuned models for tests: real files, random weights that are large enough to tell answers apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from model_folders import SIZE, VOCAB
+
+from electra.config.schema import ModelConfig
+from electra.finetune.folder import About, LoadedTuned, load_tuned, save_tuned
+from electra.finetune.network import HeadSpec, Tuned
+from electra.finetune.rows import Kind
+from electra.interop.network import Network
+from electra.tokenizer.codec import Tokenizer
+
+LABELS: dict[Kind, tuple[str, ...]] = {
+    "classify": ("bad", "fair", "good"),
+    "multilabel": ("animal", "food", "money", "place"),
+    "regress": (),
+    "tag": ("O", "B-WHO", "E-WHO", "I-WHO", "S-WHO"),
+    "span": (),
+}
+
+
+def make_tuned(kind: Kind, *, seed: int = 0, config: ModelConfig = SIZE, **changes: Any) -> tuple[Tuned, About]:
+    """A network with random weights, norms and biases included, and what its folder says about it."""
+    about = About(task=kind, title=kind.upper(), kind=kind, labels=LABELS[kind], length=24, seed=seed)
+    about = replace(about, scale=5.0 if kind == "regress" else 1.0, max_query=8, doc_stride=6, **changes)
+    network = Network(config, None)
+    spec = HeadSpec(kind=kind, labels=about.labels, scale=about.scale, dropout=about.dropout)
+    tuned = Tuned(network.embeddings, network.encoder, spec, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in tuned.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.8 / config.width**0.5)
+    return tuned.eval(), about
+
+
+def save(out: Path, kind: Kind, *, config: ModelConfig = SIZE, **changes: Any) -> Tuned:
+    tuned, about = make_tuned(kind, config=config, **changes)
+    save_tuned(out, tuned, tokenizer=Tokenizer(VOCAB), config=config, about=about)
+    return tuned
+
+
+def loaded(out: Path, kind: Kind, **changes: Any) -> LoadedTuned:
+    save(out, kind, **changes)
+    return load_tuned(out)
