@@ -6,6 +6,7 @@ Shapes: N sequences, B of them in a batch, L length, C outputs, K beam.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from electra.batches.loader import EXTRA_COLUMNS
 from electra.batches.sequences import unpack
 from electra.finetune.network import Tuned
 from electra.finetune.rows import Features
+from electra.finetune.spans import SpanScores
 
 Said = dict[str, NDArray[np.generic] | list[NDArray[np.generic]]]
 
@@ -78,6 +80,18 @@ def pack(features: Features, chosen: list[int], *, pad_id: int, positions: int) 
         row[: len(ids)] = ids
         row[length : length + 2] = len(ids), features.a_lengths[number]
     return rows
+
+
+def span_scores(said: Said) -> SpanScores:
+    """What a span head said, as `decode` takes it."""
+    arrays: dict[str, NDArray[Any]] = {name: np.asarray(value) for name, value in said.items()}
+    return SpanScores(
+        starts_NK=arrays["starts"],
+        start_at_NK=arrays["start_at"],
+        ends_NKK=arrays["ends"],
+        end_at_NKK=arrays["end_at"],
+        impossible_N=arrays["null"],
+    )
 
 
 def _positions(tuned: Tuned) -> int:
