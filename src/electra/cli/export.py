@@ -1,4 +1,4 @@
-"""`electra export`: a run's model as a folder that transformers loads."""
+"""`electra export`: a pre-trained or fine-tuned model as a folder that transformers loads."""
 
 from __future__ import annotations
 
@@ -22,11 +22,24 @@ import click
     "--format", "kind", type=click.Choice(["hf", "onnx"]), default="hf", show_default=True, help="File format."
 )
 def command(run: Path, out: Path, part: Literal["discriminator", "generator"], kind: str) -> None:
-    """Write the model of RUN (a run folder, one of its checkpoints, any model folder) for transformers."""
+    """Write the model of RUN (a run folder, one of its checkpoints, any model folder) for transformers.
+
+    Of a fine-tuning run it is the seed with the median score.
+    """
     from electra.errors import ConfigError
 
     if kind != "hf":
         raise ConfigError("--format", f"{kind} is not available in this version", fix="use hf")
+    from electra.finetune.folder import is_tuned
+
+    if is_tuned(run):
+        if part != "discriminator":
+            raise ConfigError("--part", "a fine-tuned model has one network only", fix="leave it out")
+        from electra.finetune.export import export_tuned
+
+        made = export_tuned(run, out)
+        click.echo(f"{out}: {made.architecture}, {made.parameters:,} parameters, from {made.path}")
+        return
     from electra.interop.settings import ARCHITECTURES
     from electra.interop.transfer import export_model
 

@@ -45,15 +45,23 @@ def read_folder(path: Path) -> Weights:
 
 
 def write_weights(folder: Path, weights: Weights, *, pad_id: int) -> None:
-    """Put config.json and model.safetensors into `folder`."""
+    """Put a pre-trained network's config.json and model.safetensors into `folder`."""
+    table = names.translation(discriminator_shape(weights.config), weights.head)
+    values = settings.to_transformers(weights.config, head=weights.head, pad_id=pad_id, length=weights.length)
+    write_files(folder, values, names.to_transformers(weights.tensors, table))
+
+
+def write_files(folder: Path, values: dict[str, Any], tensors: Tensors) -> None:
+    """Put config.json with these values and model.safetensors with these tensors into `folder`."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    table = names.translation(discriminator_shape(weights.config), weights.head)
-    values = settings.to_transformers(weights.config, head=weights.head, pad_id=pad_id, length=weights.length)
     (folder / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    (folder / WEIGHTS).touch()
+    mode = (folder / WEIGHTS).stat().st_mode  # safetensors would leave a file that only its owner can read
     try:
-        save_file(names.to_transformers(weights.tensors, table), folder / WEIGHTS, metadata={"format": "pt"})
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        (folder / WEIGHTS).chmod(mode)
     except (SafetensorError, OSError) as error:  # the disk is full, mostly
         raise CheckpointError(folder / WEIGHTS, f"could not be written: {error}") from error
 

@@ -35,7 +35,7 @@ class Imported:
 
 def export_model(path: Path, out: Path, *, part: Part = "discriminator") -> Source:
     """Write a model as a folder that transformers loads: config.json, model.safetensors, tokenizer, README.md."""
-    _require_free(out)
+    require_free(out)
     source = read_source(path, part=part)
     with commit_dir(out) as aside:
         huggingface.write_weights(aside, source.weights, pad_id=source.tokenizer.pad_id)
@@ -51,7 +51,7 @@ def import_model(path: Path, out: Path, *, generator: Path | None = None) -> Imp
 
     What the folders lack stays absent: nothing is filled with random numbers.
     """
-    _require_free(out)
+    require_free(out)
     source = _read_transformers(path)
     if generator is not None and source.weights.head == "masked":
         raise CheckpointError(path, "is a masked language model", fix="give the discriminator first, then --generator")
@@ -75,7 +75,8 @@ def import_model(path: Path, out: Path, *, generator: Path | None = None) -> Imp
     return Imported(config=config, tensors=len(tensors), missing=missing, unused=unused)
 
 
-def _require_free(out: Path) -> None:
+def require_free(out: Path) -> None:
+    """Refuse a folder to write that already holds something."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError("--out", f"{out} exists and is not an empty folder", fix="choose a new one")
 
