@@ -154,7 +154,8 @@ class Trial:
         master = self._master
         pool = next(iter(self._graphs.values())).pool if self._graphs else None
         changed = (master.weights, master.average, master.square, self._totals)
-        captured = Captured(self._work, (rows, targets), changed=changed, pool=pool)
+        # Nothing is compiled here: only the very first run may still allocate what the library keeps.
+        captured = Captured(self._work, (rows, targets), changed=changed, pool=pool, warm_ups=1 if pool else 2)
         master.refresh()
         return captured
 

@@ -25,13 +25,14 @@ class Captured:
         *,
         changed: Sequence[Tensor],
         pool: Any = None,
+        warm_ups: int = WARM_UPS,
     ) -> None:
         self._inputs = [tensor.clone() for tensor in inputs]
         before = [tensor.clone() for tensor in changed]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
+            for _ in range(warm_ups):
                 work(*self._inputs)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
