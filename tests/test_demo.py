@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from operator import eq
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from electra.cli import main
-from electra.demo import demo
-from electra.errors import ConfigError
+from electra.demo import FINETUNE, _steps_an_epoch, demo
+from electra.errors import ConfigError, DataError
+from electra.finetune.folder import load_tuned
 
 PACKAGES = ("numpy", "networkx")
 
@@ -23,10 +25,12 @@ def test_end_to_end_and_again(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     said = capfd.readouterr().err
     assert [line[:3] for line in said.splitlines() if re.match(r"\d/5", line)] == [f"{i}/5" for i in range(1, 6)]
     assert first.report == out / "report.html" and first.chance == 0.5
-    results = json.loads((out / "run" / "results.json").read_text())
-    assert results["pretrained"]["accuracy"] == first.pretrained
-    assert len(results["pretrained"]["predictions"]) == len(results["task"]["gold"]) == results["task"]["dev"]
-    assert results["ledger"]["steps"] > 0 and results["ledger"]["real_flops"] > 0
+    shown = json.loads((out / "run" / "demo.json").read_text())
+    for key, accuracy in (("pretrained", first.pretrained), ("untrained", first.untrained)):
+        gold, given = shown["task"]["gold"], shown[key]["predictions"]
+        assert accuracy == pytest.approx(sum(map(eq, given, gold)) / shown["task"]["dev"])
+        assert shown[key]["accuracies"] == [shown[key]["accuracy"]] == [accuracy]
+    assert shown["ledger"]["steps"] > 0 and shown["ledger"]["real_flops"] > 0
     page = first.report.read_text()
     assert f"{first.pretrained:.1%}" in page and "numpy" in page and str(tmp_path) not in page
 
@@ -36,6 +40,12 @@ def test_end_to_end_and_again(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert after == before
     assert (again.auc, again.pretrained, again.untrained) == (first.auc, first.pretrained, first.untrained)
     assert first.report.read_text() == page
+    table = CliRunner().invoke(main, ["evaluate", str(out / "tuned")]).output
+    assert f"package, pre-trained  accuracy  {100 * first.pretrained:.1f}" in re.sub(" {2,}", "  ", table)
+    assert f"package, untrained  accuracy  {100 * first.untrained:.1f}" in re.sub(" {2,}", "  ", table)
+    assert load_tuned(first.tuned).about.labels == ("networkx", "numpy")
+    with pytest.raises(ConfigError, match="epochs 1.0, now 2.0"):
+        demo(out, minutes=0.1, epochs=2, packages=PACKAGES)
     with pytest.raises(ConfigError, match="train.max_minutes 0.1 -> 0.2"):
         demo(out, minutes=0.2, epochs=1, packages=PACKAGES)
 
@@ -44,3 +54,16 @@ def test_no_time_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["demo", "--out", str(tmp_path / "demo"), "--minutes", "0"])
     assert result.exit_code == 2
     assert not (tmp_path / "demo").exists()
+
+
+@pytest.mark.parametrize("epochs", [1, 3, 5])
+@pytest.mark.parametrize("rows", [40, 797, 800, 2_403])
+def test_one_evaluation_an_epoch(rows: int, epochs: int) -> None:
+    steps, every = rows * epochs // FINETUNE.batch_size, _steps_an_epoch(rows, epochs=epochs)
+    assert len([step for step in range(1, steps + 1) if step % every == 0 or step == steps]) == epochs
+
+
+def test_evaluating_the_pretrained_run_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    result = CliRunner().invoke(main, ["evaluate", str(tmp_path / "run")])
+    assert isinstance(result.exception, DataError) and "has no results.json" in str(result.exception)

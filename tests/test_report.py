@@ -97,7 +97,7 @@ def page_of(run: Path) -> Page:
 
 def test_headline_figures_and_ledger(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", lines())
-    (run / "results.json").write_text(json.dumps(results()))
+    (run / "demo.json").write_text(json.dumps(results()))
     page = page_of(run)
     assert "0.700 AUC" in page.text
     assert "81.2% vs 43.8%" in page.text and "Chance is 50.0%" in page.text
@@ -114,7 +114,7 @@ def test_a_run_too_short_to_help_is_called_that(tmp_path: Path, untrained: float
     run = make_run(tmp_path / "run", lines())
     found = results()
     found["untrained"]["accuracy"] = untrained
-    (run / "results.json").write_text(json.dumps(found))
+    (run / "demo.json").write_text(json.dumps(found))
     assert ("too short for pre-training to help" in page_of(run).text) is too_short
 
 
@@ -128,7 +128,7 @@ def test_promise_18_text_from_data_is_escaped(tmp_path: Path) -> None:
         "ledger": LEDGER,
     }
     run = make_run(tmp_path / "r<u>n", lines(word=HOSTILE), facts=facts)
-    (run / "results.json").write_text(json.dumps(results(HOSTILE)))
+    (run / "demo.json").write_text(json.dumps(results(HOSTILE)))
     page = page_of(run)
     tags = {tag for tag, _ in page.tags}
     assert "script" not in tags and "img" not in tags and "u" not in tags
@@ -138,7 +138,7 @@ def test_promise_18_text_from_data_is_escaped(tmp_path: Path) -> None:
 
 def test_promise_18_page_loads_nothing(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", lines())
-    (run / "results.json").write_text(json.dumps(results()))
+    (run / "demo.json").write_text(json.dumps(results()))
     text = write_report(run).read_text(encoding="utf-8")
     for tag, attributes in Page(text).tags:
         assert tag not in {"script", "link", "img", "iframe", "object", "embed", "image", "base"}

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from electra.config.finetune import FinetuneConfig
 from electra.config.load import load
 from electra.corpus.embedded import PACKAGES, SampleInfo, read_rows, read_sample, write_sample
 from electra.errors import ConfigError
-from electra.finetune.classify import ClassifyResult, finetune_classifier
+from electra.evaluate.suite import CURVE, Plan, run_task
+from electra.finetune.base import Base, load_base
+from electra.finetune.batching import step_count
+from electra.finetune.jobs import Job, table_job
 from electra.fsio import read_json, write_json
-from electra.interop.models import load_model
-from electra.model.electra import Electra, build_model
 from electra.pretrain import pretrain
 from electra.progress import progress, say
 from electra.report import write_report
-from electra.report.reading import read_run
+from electra.report.reading import DEMO, read_run
 from electra.shards.build import prepare
 from electra.shards.options import PrepareOptions
 
@@ -40,9 +43,9 @@ PRETRAIN = (
     "checkpoint.keep=1",
 )
 EPOCHS = 5
-FINETUNE: dict[str, Any] = {"batch_size": 16, "lr": 1e-3, "length": 64, "seed": 0}
+FINETUNE = FinetuneConfig(batch_size=16, lr=1e-3, length=64, log_every=10)
+TASK = "package"
 QUESTION = "Which package does this passage describe? Passages that name one of them are left out."
-RESULTS = "results.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +54,8 @@ class DemoResult:
 
     report: Path
     run: Path
+    tuned: Path
+    """The fine-tuned model, to ask and to export."""
     auc: float
     pretrained: float
     untrained: float
@@ -80,12 +85,15 @@ def demo(
     config = load("tiny", overrides=[*PRETRAIN, f"train.max_minutes={minutes}"])
     run = pretrain(config, data=out / "data", out=out / "run")
     say("4/5 Fine-tuning: which package does a passage describe? With pre-training, and without")
-    results = _finetune(run, sample, folder=out / "sample", settings=FINETUNE | {"epochs": epochs})
+    results = _finetune(run, sample, folder=out / "sample", out=out / "tuned", epochs=epochs)
+    if not (run / DEMO).is_file() or read_json(run / DEMO) != results:
+        write_json(run / DEMO, results)
     say("5/5 Report")
     page = write_report(run, out / "report.html")
     return DemoResult(
         report=page,
         run=run,
+        tuned=out / "tuned" / "pretrained",
         auc=read_run(run).last("eval/rtd_auc") or 0.5,
         pretrained=results["pretrained"]["accuracy"],
         untrained=results["untrained"]["accuracy"],
@@ -108,60 +116,62 @@ def _sample(folder: Path, packages: Sequence[str]) -> SampleInfo:
         return write_sample(folder, packages=packages, on_progress=show)
 
 
-def _finetune(run: Path, sample: SampleInfo, *, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """Fine-tune the pre-trained encoder and the same one untrained; both results, kept in the run's results.json."""
-    source = load_model(run)
-    path = run / RESULTS
-    basis = {"step": read_run(run).bill.steps, "settings": settings}
-    if path.is_file() and (known := read_json(path)).get("basis") == basis:
-        say(f"{path}: already there")
-        return dict(known)
-    train_rows, dev_rows = read_rows(folder / "task-train.jsonl"), read_rows(folder / "task-dev.jsonl")
-
-    def tune(title: str, embeddings: Any, encoder: Any) -> ClassifyResult:
-        with progress(title, unit="steps") as bar:
-
-            def show(done: int, total: int, loss: float) -> None:
-                bar.total = total
-                bar.update(done, f"loss {loss:.2f}")
-
-            return finetune_classifier(
-                embeddings,
-                encoder,
-                tokenizer=source.tokenizer,
-                train_rows=train_rows,
-                dev_rows=dev_rows,
-                labels=sample.labels,
-                on_progress=show,
-                **settings,
-            )
-
-    blank = build_model(load(file=run / "config.toml"))
-    assert isinstance(blank, Electra)
-    pretrained = tune("Fine-tuning, pre-trained", source.module.embeddings, source.module.encoder)
-    untrained = tune("Fine-tuning, untrained", blank.embeddings, blank.discriminator)
-    answers = zip(dev_rows, pretrained.predictions, untrained.predictions, strict=True)
-    results = {
-        "basis": basis,
-        "folder": run.as_posix() if not run.is_absolute() else run.name,
+def _finetune(run: Path, sample: SampleInfo, *, folder: Path, out: Path, epochs: int) -> dict[str, Any]:
+    """Fine-tune the pre-trained encoder and the same one untrained; what the report shows of both."""
+    base = load_base(run)
+    files = {split: folder / f"task-{split}.jsonl" for split in ("train", "dev")}
+    config = replace(FINETUNE, epochs=float(epochs), eval_every=_steps_an_epoch(sample.train, epochs=epochs))
+    job = table_job(
+        TASK, files, kind="classify", text="text", pair=None, label="label", tokenizer=base.tokenizer, config=config
+    )
+    pretrained = _tune(base, job, name="pretrained", title="pre-trained", config=config, out=out)
+    untrained = _tune(base.untrained(), job, name="untrained", title="untrained", config=config, out=out)
+    rows = read_rows(files["dev"])
+    answers = zip(rows, pretrained["predictions"], untrained["predictions"], strict=True)
+    return {
+        "folder": _shown(run),
+        "tuned": _shown(out / "pretrained"),
         "corpus": {"bytes": sample.bytes, "description": _describe(sample)},
         "task": {
             "question": QUESTION,
             "labels": sample.labels,
-            "train": len(train_rows),
-            "dev": len(dev_rows),
-            "gold": [label for _, label in dev_rows],
+            "train": sample.train,
+            "dev": sample.dev,
+            "gold": [label for _, label in rows],
             "examples": [
                 {"text": text, "label": label, "pretrained": one, "untrained": other}
                 for (text, label), one, other in list(answers)[:6]
             ],
         },
-        "pretrained": asdict(pretrained),
-        "untrained": asdict(untrained),
+        "pretrained": pretrained,
+        "untrained": untrained,
         "ledger": asdict(read_run(run).bill),
     }
-    write_json(path, results)
-    return results
+
+
+def _steps_an_epoch(rows: int, *, epochs: int) -> int:
+    """Steps between evaluations that give one an epoch, the last at the end."""
+    return -(-step_count(rows, epochs=epochs, batch_size=FINETUNE.batch_size) // epochs)
+
+
+def _tune(base: Base, job: Job, *, name: str, title: str, config: FinetuneConfig, out: Path) -> dict[str, Any]:
+    """One of the two encoders fine-tuned, with its models and predictions in a folder of its name."""
+    job = replace(job, task=replace(job.task, name=name, title=f"{job.task.title}, {title}"))
+    plan = Plan(config=config, seeds=(config.seed,))
+    result = run_task(base, job, plan=plan, out=out, folder=out / name)
+    seed = out / name / f"seed-{config.seed}"
+    predictions = [json.loads(line)["prediction"] for line in (seed / "dev.jsonl").read_text("utf-8").splitlines()]
+    return {
+        "accuracy": result.scores("accuracy")[0] / 100,
+        "accuracies": [score / 100 for _, score in read_json(seed / CURVE)["evaluations"]],
+        "predictions": predictions,
+        "seconds": result.seeds[0].seconds,
+    }
+
+
+def _shown(folder: Path) -> str:
+    """A folder as a command can name it, without saying where this machine keeps things."""
+    return folder.name if folder.is_absolute() else folder.as_posix()
 
 
 def _describe(sample: SampleInfo) -> str:

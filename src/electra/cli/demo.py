@@ -29,4 +29,6 @@ def command(out: Path, minutes: float | None) -> None:
     )
     if result.pretrained <= result.untrained:
         click.echo("  So short a run does not help yet. To give it more time: electra demo --minutes 60 --out demo-60")
-    click.echo(f'  Took {clock(result.seconds)}. Next: electra detect --model {result.run} "a sentence of yours"')
+    click.echo(f"  Took {clock(result.seconds)}. Next, with sentences of yours:")
+    click.echo(f'  electra detect --model {result.run} "..."')
+    click.echo(f'  echo "..." | electra predict --model {result.tuned} --input -')

@@ -6,6 +6,7 @@ A folder may be worked on again: seeds that are finished stay, the missing ones 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,12 +24,14 @@ from electra.finetune.leaderboard import write_submission
 from electra.finetune.run import Finished, run_seeds
 from electra.finetune.spans import Answer
 from electra.finetune.squad import write_predictions
-from electra.fsio import write_atomic
+from electra.fsio import write_atomic, write_json
 from electra.progress import progress, say
 from electra.train.interrupt import stop_on_signals
 
 RESULTS = "results.json"
 LEADERBOARD = "leaderboard"
+CURVE = "curve.json"
+"""In a seed's folder: its losses and evaluations by step."""
 _FREE_KEYS = ("seed", "device", "log_every", "compile")  # may differ between the runs of one result
 
 
@@ -145,6 +148,7 @@ def _keep(run: Finished, base: Base, job: Job, *, plan: Plan, folder: Path) -> N
         )
         save_tuned(folder, run.tuned, tokenizer=base.tokenizer, config=base.config, about=about, weights=run.weights)
     folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / CURVE, {name: _finite(points) for name, points in asdict(run.curve).items()})
     for split, predictions in run.predictions.items():
         answers = [one for one in predictions.values() if isinstance(one, Answer)]
         if answers:
@@ -154,6 +158,10 @@ def _keep(run: Finished, base: Base, job: Job, *, plan: Plan, folder: Path) -> N
             )
         else:
             write_atomic(folder / f"{split}.jsonl", _lines(predictions).encode())
+
+
+def _finite(points: Sequence[tuple[int, float]]) -> list[tuple[int, float | None]]:
+    return [(step, value if math.isfinite(value) else None) for step, value in points]
 
 
 def _lines(predictions: Mapping[str, Any]) -> str:

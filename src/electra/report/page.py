@@ -51,7 +51,7 @@ def render(run: Run) -> str:
         masked=words(told[-1], told[-1].masked) if told else [],
         told=[(sample.step, words(sample), score(sample)) for sample in told],
         guesses=guesses(told),
-        task=_task(run.results, Markup),
+        task=_task(run.demo, Markup),
         device=_device(run.facts),
     )
 
@@ -122,11 +122,11 @@ def _pair(run: Run, name: str) -> list[Line]:
     ]
 
 
-def _task(results: dict[str, Any] | None, markup: Any) -> dict[str, Any] | None:
+def _task(demo: dict[str, Any] | None, markup: Any) -> dict[str, Any] | None:
     """The fine-tuning section: both scores, charts, examples and which labels get mixed up."""
-    if not results or not all(key in results for key in ("task", "pretrained", "untrained")):
+    if not demo or not all(key in demo for key in ("task", "pretrained", "untrained")):
         return None
-    task, kinds = results["task"], {key: results[key] for key in ("pretrained", "untrained")}
+    task, kinds = demo["task"], {key: demo[key] for key in ("pretrained", "untrained")}
     labels = [str(label) for label in task["labels"]]
     scores = {key: number(kind["accuracy"]) or 0.0 for key, kind in kinds.items()}
     chance = Level(label="chance", value=1 / len(labels))

@@ -14,6 +14,8 @@ from electra.errors import DataError
 from electra.fsio import read_json
 from electra.train.telemetry import FILE, read_lines
 
+DEMO = "demo.json"
+
 Points = list[tuple[float, float]]
 
 
@@ -51,7 +53,8 @@ class Run:
     name: str
     config: Config
     facts: dict[str, Any]
-    results: dict[str, Any] | None
+    demo: dict[str, Any] | None
+    """What `electra demo` says about its text and its two fine-tuned encoders."""
     train: list[dict[str, Any]]
     evals: list[dict[str, Any]]
     samples: list[Sample]
@@ -98,7 +101,7 @@ def read_run(run: Path) -> Run:
         name=run.resolve().name,
         config=load(file=run / "config.toml"),
         facts=_object(run / "run.json") or {},
-        results=_object(run / "results.json"),
+        demo=_object(run / DEMO),
         train=[line for line in lines if line.get("kind") == "train"],
         evals=[line for line in lines if line.get("kind") == "eval"],
         samples=[sample for line in lines if line.get("kind") == "sample" and (sample := _sample(line))],
