@@ -22,6 +22,7 @@ COMMANDS = {
     "finetune": ("electra.cli.finetune", "Fine-tune a model on a task: GLUE, SQuAD, tagging, your own data."),
     "glue": ("electra.cli.glue", "Fine-tune on every GLUE task at hand; the paper's average."),
     "evaluate": ("electra.cli.evaluate", "The scores in a folder: seeds, median, spread, averages."),
+    "predict": ("electra.cli.predict", "What a fine-tuned model says about your rows."),
     "detect": ("electra.cli.detect", "Mark the tokens of a text that look replaced."),
     "export": ("electra.cli.export", "A run's model as a folder that transformers loads."),
     "import": ("electra.cli.import_", "A transformers ELECTRA folder as one of ours."),

@@ -100,7 +100,9 @@ def predict_questions(
     return list(predictions(loaded, whole, batch_size=batch_size))
 
 
-def predictions(loaded: LoadedTuned, rows: Sequence[Row], *, batch_size: int = BATCH_SIZE) -> Iterator[Prediction]:
+def predictions(
+    loaded: LoadedTuned, rows: Sequence[Example | Sentence | Question], *, batch_size: int = BATCH_SIZE
+) -> Iterator[Prediction]:
     """One prediction a row, as soon as its part of the rows is through; with a bar where there are many."""
     if batch_size < 1:
         raise ConfigError("batch size", f"{batch_size} is not at least 1")
