@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from electra.cli import main
 from electra.demo import FINETUNE, _steps_an_epoch, demo
-from electra.errors import ConfigError, DataError
+from electra.errors import ConfigError
 from electra.finetune.folder import load_tuned
 
 PACKAGES = ("numpy", "networkx")
@@ -57,7 +57,7 @@ def test_no_time_is_refused_before_anything_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("epochs", [1, 3, 5])
-@pytest.mark.parametrize("rows", [40, 797, 800, 2_403])
+@pytest.mark.parametrize("rows", [400, 797, 800, 2_403])
 def test_one_evaluation_an_epoch(rows: int, epochs: int) -> None:
     steps, every = rows * epochs // FINETUNE.batch_size, _steps_an_epoch(rows, epochs=epochs)
     assert len([step for step in range(1, steps + 1) if step % every == 0 or step == steps]) == epochs
@@ -66,4 +66,4 @@ def test_one_evaluation_an_epoch(rows: int, epochs: int) -> None:
 def test_evaluating_the_pretrained_run_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     result = CliRunner().invoke(main, ["evaluate", str(tmp_path / "run")])
-    assert isinstance(result.exception, DataError) and "has no results.json" in str(result.exception)
+    assert result.exit_code == 4 and "has no results.json" in result.output
