@@ -51,20 +51,25 @@ def batches(
 ) -> Iterator[Batch]:
     """`steps` batches of exactly `batch_size` rows: pass after pass over the features, nothing left out between them.
 
-    Rows of a few batches are sorted by length together, so a batch holds little padding; lengths are multiples of
-    `grain`. Each visit of a row has a dropout key of its own.
+    Rows of a few batches of one pass are sorted by length together, so a batch holds little padding; lengths are
+    multiples of `grain`. Each visit of a row has a dropout key of its own. Fewer steps are the first of more.
     """
+    assert features.ids, "rows to train on"
     sizes = np.array([len(ids) for ids in features.ids])
     visits = _visits(len(sizes), seed=seed)
-    for chunk in range(0, steps, CHUNK_BATCHES):
-        count = min(CHUNK_BATCHES, steps - chunk)
+    step = 0
+    while step < steps:
+        left = len(sizes) - step * batch_size % len(sizes)
+        # Whole batches of this pass only: sorted together, several visits of one row would share a batch.
+        count = max(1, min(CHUNK_BATCHES, left // batch_size))
         drawn = [next(visits) for _ in range(count * batch_size)]
         samples, keys = np.array([one[0] for one in drawn]), np.array([one[1] for one in drawn], np.int32)
         by_length = np.argsort(sizes[samples], kind="stable").reshape(count, batch_size)
-        for number in permutation(count, seed=seed, epoch=~chunk):
+        for number in permutation(count, seed=seed, epoch=~step)[: steps - step]:
             picked = by_length[number]
             rows = pack(features, samples[picked], pad_id=pad_id, grain=grain, positions=positions, keys=keys[picked])
             yield Batch(rows=rows, targets=targets_of(features, samples[picked], length=rows.shape[1] - EXTRA_COLUMNS))
+        step += count
 
 
 def pack(

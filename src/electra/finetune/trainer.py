@@ -94,6 +94,8 @@ class Trial:
         self.step = 0
         self.seconds = 0.0
         self.curve = Curve(losses=[], evaluations=[])
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(device))  # which has copied the weights
 
     def advance(self) -> None:
         """Do one step."""
@@ -127,15 +129,18 @@ class Trial:
         """What the judge says now; kept as the best weights where it is and the config asks for them."""
         score = judge(self.tuned)
         self.curve.evaluations.append((self.step, score))
-        if self.config.select == "best" and (self._best is None or score > self._best[0]):
+        if self.config.select == "best" and score == score and (self._best is None or score > self._best[0]):
             self._best = (score, self._master.weights.clone())
         return score
 
     def finish(self) -> None:
-        """Put the chosen weights in place."""
-        if self._best is not None:
-            self._master.weights.copy_(self._best[1])
-            self._master.refresh()
+        """Put the chosen weights in place, for any stream to read."""
+        with self.on_stream():
+            if self._best is not None:
+                self._master.weights.copy_(self._best[1])
+                self._master.refresh()
+        if self._stream is not None:
+            self._stream.synchronize()
         self._graphs.clear()
 
     def weights(self) -> dict[str, Tensor]:
