@@ -30,7 +30,9 @@ def make_tuned(kind: Kind, *, seed: int = 0, config: ModelConfig = SIZE, **chang
     about = About(task=kind, title=kind.upper(), kind=kind, labels=LABELS[kind], length=24, seed=seed)
     about = replace(about, scale=5.0 if kind == "regress" else 1.0, max_query=8, doc_stride=6)
     about = replace(about, **changes)
-    network = Network(config, None)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = Network(config, None)
     spec = HeadSpec(kind=kind, labels=about.labels, scale=about.scale, dropout=about.dropout)
     tuned = Tuned(network.embeddings, network.encoder, spec, seed=seed)
     generator = torch.Generator().manual_seed(seed)

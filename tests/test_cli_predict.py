@@ -1,0 +1,244 @@
+"""`electra predict` as people call it: files of every kind, standard input, pipes, mistakes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from model_folders import make_run
+from tuned_folders import loaded, save
+
+from electra.cli import main
+from electra.finetune.folder import load_tuned
+from electra.finetune.predict import predict_questions, predict_texts, predict_words
+
+LINES = ["the dog sat on the mat", "we saw a chef", "", "The bank, the money!"]
+SQUAD = {
+    "version": "1.1",
+    "data": [
+        {
+            "title": "t",
+            "paragraphs": [
+                {
+                    "context": "The chef cooked a meal.",
+                    "qas": [
+                        {"id": "q1", "question": "the chef?", "answers": [{"text": "meal", "answer_start": 18}]},
+                        {"id": "q2", "question": "a dog?", "answers": []},
+                    ],
+                }
+            ],
+        }
+    ],
+}
+
+
+def run(*arguments: object, given: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(main, ["predict", *map(str, arguments)], input=given)
+
+
+def rows(result: Result) -> list[dict[str, Any]]:
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def alike(said: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+    assert len(said) == len(wanted)
+    for one, other in zip(said, wanted, strict=True):
+        assert one.keys() == other.keys()
+        for key, value in other.items():
+            if key == "n_best":
+                assert [span["text"] for span in one[key]] == [span["text"] for span in value]
+            elif isinstance(value, float | dict):
+                assert one[key] == pytest.approx(value, rel=1e-4, abs=1e-5)
+            elif key == "probabilities":
+                assert one[key] == pytest.approx(value, abs=1e-5)
+            else:
+                assert one[key] == value
+
+
+def test_lines_of_text(tmp_path: Path) -> None:
+    model = loaded(tmp_path / "m", "classify")
+    (tmp_path / "in.txt").write_text("\n".join(LINES) + "\n")
+    (tmp_path / "in.txt.gz").write_bytes(gzip.compress(("\n".join(LINES) + "\n").encode()))
+    wanted = predict_texts(model, LINES)
+    alike(rows(run("--model", tmp_path / "m", "--input", tmp_path / "in.txt")), wanted)
+    alike(rows(run("--model", tmp_path / "m", "--input", tmp_path / "in.txt.gz", "--batch-size", 1)), wanted)
+    alike(rows(run("--model", tmp_path / "m", "--input", "-", given="\n".join(LINES))), wanted)
+    alike(rows(run("--model", tmp_path / "m", "--input", "-", given="\r\n".join(LINES) + "\r\n")), wanted)
+    assert run("--model", tmp_path / "m", "--input", "-", given="").stdout == ""
+
+
+def test_more_lines_than_are_answered_at_once(tmp_path: Path) -> None:
+    model = loaded(tmp_path / "m", "regress")
+    many = [LINES[number % 4] for number in range(1300)]
+    said = rows(run("--model", tmp_path / "m", "--input", "-", given="\n".join(many) + "\n"))
+    assert [one["id"] for one in said] == [str(number) for number in range(1300)]
+    wanted = predict_texts(model, LINES)
+    assert [one["value"] for one in said] == pytest.approx([wanted[n % 4]["value"] for n in range(1300)], abs=1e-3)
+
+
+def test_columns(tmp_path: Path) -> None:
+    model = loaded(tmp_path / "m", "multilabel", pairs=True)
+    pairs = [("the dog", 'a "fine" cat'), ("we, saw", "money")]
+    wanted = predict_texts(model, pairs)
+    (tmp_path / "in.jsonl").write_text(
+        "".join(json.dumps({"a": a, "b": b, "n": n}) + "\n" for n, (a, b) in enumerate(pairs))
+    )
+    (tmp_path / "in.csv").write_text('n,a,b\n0,the dog,"a ""fine"" cat"\n1,"we, saw",money\n')
+    (tmp_path / "in.tsv").write_text('n\ta\tb\n0\tthe dog\ta "fine" cat\n1\twe, saw\tmoney\n')
+    for kind in ("jsonl", "csv", "tsv"):
+        options = ("--text", "a", "--pair", "b", "--id", "n")
+        alike(rows(run("--model", tmp_path / "m", "--input", tmp_path / f"in.{kind}", *options)), wanted)
+    alike(rows(run("--model", tmp_path / "m", "--input", "-", given="\n".join("\t".join(p) for p in pairs))), wanted)
+
+
+def test_words_to_tag(tmp_path: Path) -> None:
+    model = loaded(tmp_path / "m", "tag")
+    wanted = predict_words(model, ["the dog sat", "a zoo"])
+    (tmp_path / "in.conll").write_text("the DT O\ndog NN B-X\nsat VB O\n\na DT O\nzoo NN O\n")
+    (tmp_path / "in.txt").write_text("the dog  sat\na zoo\n")
+    (tmp_path / "in.csv").write_text("text\nthe dog sat\na zoo\n")
+    for name in ("in.conll", "in.txt", "in.csv"):
+        alike(rows(run("--model", tmp_path / "m", "--input", tmp_path / name)), wanted)
+    alike(rows(run("--model", tmp_path / "m", "--input", "-", given="the dog sat\na zoo\n")), wanted)
+
+
+def test_questions(tmp_path: Path) -> None:
+    model = loaded(tmp_path / "m", "span")
+    (tmp_path / "in.json").write_text(json.dumps(SQUAD))
+    context = "The chef cooked a meal."
+    wanted = predict_questions(model, [("the chef?", context), ("a dog?", context)])
+    named = [one | {"id": name} for one, name in zip(wanted, ("q1", "q2"), strict=True)]
+    said = rows(run("--model", tmp_path / "m", "--input", tmp_path / "in.json"))
+    alike(said, named)
+    assert all(one["answer"] == context[one["start"] : one["end"]] for one in said)
+    asked = [{"question": "the chef?", "context": context}, {"question": "a dog?", "context": context}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    alike(rows(run("--model", tmp_path / "m", "--input", tmp_path / "in.jsonl")), wanted)
+    alike(
+        rows(run("--model", tmp_path / "m", "--input", "-", given=f"the chef?\t{context}\na dog?\t{context}\n")), wanted
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "header", "width", "lines"),
+    [
+        ("classify", "id\tlabel\tbad\tfair\tgood", 5, 4),
+        ("multilabel", "id\tlabels\tanimal\tfood\tmoney\tplace", 6, 4),
+        ("regress", "id\tvalue", 2, 4),
+        ("tag", "id\tword\ttag\tprobability", 4, 14),
+        ("span", "id\tanswer\tstart\tend\tscore\tnull_odds", 6, 2),
+    ],
+)
+def test_tables_out(kind: Any, header: str, width: int, lines: int, tmp_path: Path) -> None:
+    save(tmp_path / "m", kind)
+    given = "the dog\tThe cat sat.\nwe saw\t\n" if kind == "span" else "\n".join(LINES) + "\n"
+    result = run("--model", tmp_path / "m", "--input", "-", "--format", "tsv", given=given)
+    assert result.exit_code == 0, result.stderr
+    first, *rest = result.stdout.split("\n")[:-1]
+    assert first == header and len(rest) == lines and all(len(line.split("\t")) == width for line in rest)
+
+
+def test_a_file_to_write_is_whole_or_absent(tmp_path: Path) -> None:
+    save(tmp_path / "m", "classify")
+    wanted = run("--model", tmp_path / "m", "--input", "-", given="\n".join(LINES)).stdout
+    result = run(
+        "--model", tmp_path / "m", "--input", "-", "--out", tmp_path / "new" / "o.jsonl", given="\n".join(LINES)
+    )
+    assert result.exit_code == 0 and result.stdout == ""
+    assert (tmp_path / "new" / "o.jsonl").read_text() == wanted
+    assert run("--model", tmp_path / "m", "--input", "-", "--out", tmp_path / "no", given=b"a\n\xff\n").exit_code == 4
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_run_answers_with_its_median(tmp_path: Path) -> None:
+    for seed, score in ((0, 10.0), (1, 30.0), (2, 20.0)):
+        save(tmp_path / "run" / f"seed-{seed}", "classify", seed=seed, scores={"f1": score}, metrics=("f1",))
+    result = run("--model", tmp_path / "run", "--input", "-", given="a dog\n")
+    alike(rows(result), predict_texts(load_tuned(tmp_path / "run" / "seed-2"), ["a dog"]))
+    assert "seed-2" in result.stderr
+
+
+MISTAKES: list[tuple[Any, str, str, list[str], int, str]] = [
+    ("classify", "in.csv", "body\na dog\n", [], 4, "no column 'text'; found body"),
+    ("classify", "in.csv", "text\na dog\n", ["--text", "txet"], 4, "did you mean 'text'"),
+    ("classify", "in.csv", "", [], 4, "in.csv: holds no rows"),
+    ("classify", "in.txt", "", [], 4, "in.txt: holds no rows"),
+    ("classify", "in.txt", "a\n", ["--text", "b"], 2, "--text: "),
+    ("classify", "in.xml", "a\n", [], 4, "does not take .xml"),
+    ("classify", "in.json", "{}", [], 4, "CLASSIFY (classify) does not take .json"),
+    ("classify", "in.conll", "a O\n", [], 4, "does not take .conll"),
+    ("span", "in.json", "{}", [], 4, "in.json"),
+    ("span", "in.txt", "what?\n", [], 4, "line 1: SPAN needs a question and a passage, with a tab"),
+    ("span", "in.csv", "question\nwhat\n", [], 4, "no column 'context'"),
+    ("tag", "in.conll", "", [], 4, "holds no sentences"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "content", "options", "code", "said"), MISTAKES)
+def test_mistakes_are_one_line(
+    kind: Any, name: str, content: str, options: list[str], code: int, said: str, tmp_path: Path
+) -> None:
+    save(tmp_path / "m", kind)
+    (tmp_path / name).write_text(content)
+    result = run("--model", tmp_path / "m", "--input", tmp_path / name, *options)
+    assert result.exit_code == code and result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert said in result.stderr
+
+
+def test_more_mistakes(tmp_path: Path) -> None:
+    save(tmp_path / "m", "classify", pairs=True)
+    (tmp_path / "in.csv").write_text("text,other\na,b\n")
+    for arguments, given, code, said in (
+        (("--model", tmp_path / "m", "--input", tmp_path / "in.csv"), None, 4, "--text, --pair"),
+        (("--model", tmp_path / "m", "--input", "-"), "one\ttwo\nthree\n", 4, "line 2: CLASSIFY needs two texts"),
+        (("--model", tmp_path / "m", "--input", "-"), b"a\tb\n\xff\n", 4, "line 2 is not valid UTF-8"),
+        (("--model", tmp_path / "m", "--input", "-", "--id", "x"), "a\tb\n", 2, "standard input has no columns"),
+        (("--model", tmp_path / "m", "--input", tmp_path / "none.csv"), None, 4, "none.csv"),
+        (("--model", tmp_path / "none", "--input", "-"), "a\n", 5, "no such folder"),
+        (("--model", tmp_path / "m", "--input", "-", "--batch-size", "0"), "a\n", 2, "batch-size"),
+        (("--input", "-"), "a\n", 2, "--model"),
+    ):
+        result = run(*arguments, given=given)
+        assert result.exit_code == code and said in result.stderr, result.stderr
+        assert len(result.stderr.splitlines()) == 1
+    make_run(tmp_path / "pretrained")
+    result = run("--model", tmp_path / "pretrained", "--input", "-", given="a\n")
+    assert result.exit_code == 5 and "is not a fine-tuned model" in result.stderr
+
+
+def started(folder: Path, given: Any = subprocess.PIPE) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "electra", "predict", "--model", str(folder), "--input", "-"]
+    place = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
+    return subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=place)
+
+
+def test_a_line_is_answered_before_the_next_one_comes(tmp_path: Path) -> None:
+    save(tmp_path / "m", "classify")
+    with started(tmp_path / "m") as process:
+        assert process.stdin and process.stdout
+        for number in range(3):
+            process.stdin.write(b"the dog\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["id"] == str(number)
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    save(tmp_path / "m", "classify")
+    (tmp_path / "lines").write_bytes(b"the dog\n" * 5000)
+    with (tmp_path / "lines").open("rb") as lines, started(tmp_path / "m", lines) as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(60) == 1
+        assert process.stderr.read() == b""
