@@ -111,7 +111,7 @@ def test_words_to_tag(tmp_path: Path) -> None:
 
 
 def test_questions(tmp_path: Path) -> None:
-    model = loaded(tmp_path / "m", "span")
+    model = loaded(tmp_path / "m", "span", pairs=True)
     (tmp_path / "in.json").write_text(json.dumps(SQUAD))
     context = "The chef cooked a meal."
     wanted = predict_questions(model, [("the chef?", context), ("a dog?", context)])

@@ -118,7 +118,7 @@ def _rows(path: Path, about: About, columns: dict[str, str | None]) -> Sequence[
             pair=columns["--pair"] or ("context" if span else None),
             id=columns["--id"],
         )
-        if about.pairs and columns["--pair"] is None:
+        if about.pairs and not span and columns["--pair"] is None:
             raise DataError(path, f"{about.title} was fine-tuned on pairs of texts", fix="name both: --text, --pair")
         return [_row(one, about) for one in table]
     _no_columns(columns, str(path))
