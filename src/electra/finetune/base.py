@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,6 +32,15 @@ class Base:
     config: ModelConfig
     length: int
     """The longest sequence seen in pre-training."""
+
+    @property
+    def checksum(self) -> str:
+        """Eight digits that change with the weights: a folder's name stays when its training goes on."""
+        found = 0
+        for part in (self.embeddings, self.encoder):
+            for parameter in part.parameters():
+                found = zlib.crc32(parameter.detach().cpu().contiguous().numpy().data, found)
+        return f"{found:08x}"
 
     def untrained(self, *, seed: int = 0) -> Base:
         """The same network with fresh weights."""

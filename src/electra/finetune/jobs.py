@@ -25,6 +25,7 @@ from electra.finetune.tables import labels_of, read_table
 from electra.finetune.task import Task
 from electra.finetune.windows import Windows, cut_windows
 from electra.metrics.squad import squad_scores
+from electra.progress import say
 from electra.tokenizer.codec import Tokenizer
 
 Predictions = dict[str, Any]
@@ -69,7 +70,11 @@ def glue_job(task: Task, folder: Path, *, tokenizer: Tokenizer, config: Finetune
         for split in other.tests:
             if has_split(other, folder, split):
                 name = split if other is task else f"{other.name}-{split}"
-                parts[name] = _sequence_part(other, read_glue(other, folder, split), encode=encode)
+                rows = read_glue(other, folder, split)
+                if len({row.id for row in rows}) < len(rows):
+                    reason = f"two rows of {other.title}'s {split} file have the same index"
+                    raise DataError(folder, reason, fix="fetch it again")
+                parts[name] = _sequence_part(other, rows, encode=encode)
                 tests[name] = (other, split)
     return Job(
         task=_with_mismatched(task, examples),
@@ -163,6 +168,14 @@ def question_job(name: str, files: Mapping[str, Path], *, tokenizer: Tokenizer, 
         "stride": config.doc_stride,
     }
     train = cut_windows(read["train"], targets=True, where=files["train"], **options)
+    if not len(train):
+        raise DataError(files["train"], f"no answer can be placed in its context, the first is {train.skipped[0]!r}")
+    if train.skipped:
+        count = f"{len(train.skipped):,} of {len(read['train']):,} questions"
+        say(f"{files['train']}: {count} left out, their answers cover no token, the first is {train.skipped[0]!r}")
+    unknown = next((one.id for one in read["dev"] if not one.answers and not one.impossible), None)
+    if unknown is not None:
+        raise DataError(files["dev"], f"question {unknown!r} has no answer to judge by", fix="electra predict takes it")
     dev = cut_windows(read["dev"], where=files["dev"], **options)
     metrics = ("exact", "f1", "best_exact", "best_f1") if null else ("exact", "f1")
 
@@ -174,7 +187,8 @@ def question_job(name: str, files: Mapping[str, Path], *, tokenizer: Tokenizer, 
         odds = {one.id: one.null_odds for one in answers} if null else None
         texts = {one.id: one.text for one in answers}
         scores = squad_scores(texts, gold_texts(read["dev"]), null_odds=odds, threshold=config.null_threshold)
-        return Verdict(scores=scores, stuck=len(set(texts.values())) == 1)
+        stuck = len(set(texts.values())) == 1 and len({one.answers for one in read["dev"]}) > 1
+        return Verdict(scores=scores, stuck=stuck)
 
     part = Part(features=dev.features, read=lambda said: {one.id: one for one in found(said)}, judge=judge)
     return Job(

@@ -9,6 +9,7 @@ import torch
 
 from electra import hardware
 from electra.config.finetune import FinetuneConfig
+from electra.errors import ConfigError
 from electra.finetune.answers import Said, answers
 from electra.finetune.base import Base, check_length
 from electra.finetune.batching import subset
@@ -59,7 +60,7 @@ def run_seeds(
     `on_step` hears steps done and steps in all, over all seeds, and a recent loss.
     """
     check_length(base, config)
-    device = hardware.device(config.device)
+    device = _device(config)
     if device.type == "cpu":
         hardware.keep_freed_memory()
     spec = HeadSpec(kind=job.task.kind, labels=job.task.labels, scale=job.task.scale, dropout=config.dropout)
@@ -89,6 +90,13 @@ def run_seeds(
         for trial in train_together(trials, judges=[judge] * len(trials), stop=stop, on_step=heard):
             yield _finished(trial, job, asked)
         before += sum(trial.steps for trial in trials)
+
+
+def _device(config: FinetuneConfig) -> torch.device:
+    try:
+        return hardware.device(config.device)
+    except ConfigError as error:  # it names pre-training's key
+        raise ConfigError("device", "this machine has no usable CUDA device", fix="device=cpu") from error
 
 
 def _asker(base: Base, *, device: torch.device, config: FinetuneConfig) -> Callable[[Tuned, str, Job], Said]:

@@ -1,0 +1,502 @@
+"""Task files as jobs: rows, features, scores beside scikit-learn's, stuck runs, leaderboard parts."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import task_files
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from model_folders import VOCAB
+from tiny_tuning import MINI, PLAIN, tiny_base
+
+from electra.config.finetune import FinetuneConfig
+from electra.errors import ConfigError, DataError
+from electra.finetune.base import Base, check_length, load_base, settings_for
+from electra.finetune.features import swapped
+from electra.finetune.glue import read_glue
+from electra.finetune.glue_tasks import TASKS, glue_task
+from electra.finetune.jobs import Job, glue_job, question_job, split_files, table_job, tagging_job
+from electra.finetune.judging import judge_scores, judge_tags, read_scores
+from electra.finetune.rows import Sentence
+from electra.finetune.run import run_seeds, together_on
+from electra.finetune.task import Task
+from electra.tokenizer.codec import Tokenizer, read_vocab
+from electra.train.interrupt import Stop
+
+sklearn_metrics = pytest.importorskip("sklearn.metrics")
+scipy_stats = pytest.importorskip("scipy.stats")
+
+TOKENIZER = Tokenizer(VOCAB)
+
+
+def glue(folder: Path, name: str, config: FinetuneConfig = PLAIN) -> Job:
+    return glue_job(glue_task(name), folder, tokenizer=TOKENIZER, config=config)
+
+
+def own(folder: Path, kind: str, *, train: int = 8, dev: int = 4, **columns: Any) -> Job:
+    files = {
+        "train": task_files.table(folder / "train.csv", train, kind=kind),
+        "dev": task_files.table(folder / "dev.csv", dev, seed=1, kind=kind),
+    }
+    columns = {"text": "text", "pair": None, "label": "label", **columns}
+    return table_job("mine", files, kind=kind, tokenizer=TOKENIZER, config=PLAIN, **columns)  # type: ignore[arg-type]
+
+
+def decoded(ids: list[int]) -> str:
+    return " ".join(VOCAB[one] for one in ids)
+
+
+# GLUE
+
+
+def test_a_glue_task(tmp_path: Path) -> None:
+    task_files.cola(tmp_path, train=24, dev=8, test=5)
+    job = glue(tmp_path, "cola")
+    assert job.rows == {"train": 24, "dev": 8} and job.full == {"train": 8551, "dev": 1043}
+    assert list(job.parts) == ["dev", "test"] and len(job.train.ids) == 24
+    assert decoded(job.train.ids[1]) == f"[CLS] {task_files.sentence(('cola', 'train', 1), sign=True)} [SEP]"
+    assert np.array(job.train.targets).tolist() == [0, 1] * 12
+    assert job.parts["dev"].judge is not None and job.parts["test"].judge is None
+    scores = np.array([[0.0, 1.0], [2.0, 1.0], [0.0, 3.0], [0.0, 3.0], [1.0, 0.0]])
+    assert job.parts["test"].read({"scores": scores}) == {"90": "1", "91": "0", "92": "1", "93": "1", "94": "0"}
+    assert {name: (task.name, split) for name, (task, split) in job.tests.items()} == {"test": ("cola", "test")}
+
+
+def test_swapped_pairs_are_in_train_only(tmp_path: Path) -> None:
+    task_files.mrpc(tmp_path)
+    task_files.stsb(tmp_path)
+    task_files.rte(tmp_path)
+    for name, count in (("mrpc", 48), ("stsb", 48), ("rte", 24)):
+        job = glue(tmp_path, name)
+        assert len(job.train.ids) == count and len(job.parts["dev"].features.ids) == 8
+        assert job.rows == {"train": 24, "dev": 8}, "as in the files"
+    job = glue(tmp_path, "stsb")
+    first, again = decoded(job.train.ids[3]), decoded(job.train.ids[27])
+    left, right = first.removeprefix("[CLS] ").removesuffix(" [SEP]").split(" [SEP] ")
+    assert left != right and again == f"[CLS] {right} [SEP] {left} [SEP]"
+    assert np.asarray(job.train.targets)[[3, 27]].tolist() == pytest.approx([3 / 5, 3 / 5])
+
+
+def test_mnli_has_a_score_for_each_dev_set_and_answers_ax(tmp_path: Path) -> None:
+    task_files.mnli(tmp_path, test=3, ax=4)
+    job = glue(tmp_path, "mnli")
+    assert list(job.parts) == ["dev", "dev_mismatched", "test", "test_mismatched", "ax-test"]
+    assert job.rows == {"train": 24, "dev": 6, "dev_mismatched": 9}
+    assert job.task.metrics == ("accuracy", "accuracy_mismatched") and job.task.metric == "accuracy"
+    assert {name: (task.title, split) for name, (task, split) in job.tests.items()} == {
+        "test": ("MNLI", "test"),
+        "test_mismatched": ("MNLI", "test_mismatched"),
+        "ax-test": ("AX", "test"),
+    }
+    base = tiny_base(MINI)
+    run = next(run_seeds(base, job, config=replace(PLAIN, epochs=1.0), seeds=[0], stop=Stop()))
+    for split, name in (("dev", "accuracy"), ("dev_mismatched", "accuracy_mismatched")):
+        gold = [str(row.label) for row in read_glue(TASKS["mnli"], tmp_path, split)]
+        right = [said == label for said, label in zip(run.predictions[split].values(), gold, strict=True)]
+        assert run.scores[name] == pytest.approx(100 * sum(right) / len(right))
+    assert list(run.predictions["ax-test"]) == ["0", "1", "2", "3"]
+    assert set(run.predictions["ax-test"].values()) <= set(TASKS["ax"].labels)
+
+
+def test_mnli_without_the_mismatched_set(tmp_path: Path) -> None:
+    task_files.mnli(tmp_path)
+    (tmp_path / "MNLI" / "dev_mismatched.tsv").unlink()
+    job = glue(tmp_path, "mnli")
+    assert job.task.metrics == ("accuracy",) and job.rows == {"train": 24, "dev": 6}
+
+
+def test_glue_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="RTE has no train file .give the folder that holds"):
+        glue(tmp_path / "nowhere", "rte")
+    task_files.rte(tmp_path)
+    (tmp_path / "RTE" / "dev.tsv").unlink()
+    with pytest.raises(DataError, match="RTE has no dev file"):
+        glue(tmp_path, "rte")
+    with pytest.raises(DataError, match="AX has no train file"):
+        glue(tmp_path, "ax")
+
+
+def test_two_test_rows_of_one_index(tmp_path: Path) -> None:
+    task_files.cola(tmp_path, test=3)
+    path = tmp_path / "CoLA" / "test.tsv"
+    path.write_text(path.read_text().replace("91\t", "90\t"))
+    with pytest.raises(DataError, match="two rows of CoLA's test file have the same index"):
+        glue(tmp_path, "cola")
+
+
+SLOW = pytest.mark.slow  # many rows to tokenize
+REAL = {
+    "cola": (8551, 1043),
+    "sst2": (67349, 872),
+    "mrpc": (3668, 408),
+    "stsb": (5749, 1500),
+    "rte": (2490, 277),
+    "wnli": (635, 71),
+    "qnli": (9999, 5463),
+    "mnli": (19636, 9815, 1000),
+    "qqp": (46000, 5000),
+}
+
+
+@pytest.mark.skipif("ELECTRA_DATA" not in os.environ, reason="ELECTRA_DATA names no folder with glue/ and vocab/")
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=SLOW if one in ("sst2", "qqp", "mnli") else ()) for one in REAL]
+)
+def test_rows_of_the_real_files(name: str) -> None:
+    """As the data's README counts them."""
+    data = Path(os.environ["ELECTRA_DATA"])
+    tokenizer = Tokenizer(read_vocab(data / "vocab" / "bert-uncased.txt"))
+    job = glue_job(glue_task(name), data / "glue", tokenizer=tokenizer, config=FinetuneConfig())
+    assert tuple(job.rows.values()) == REAL[name]
+    doubled = 2 if name in ("mrpc", "stsb") else 1
+    assert len(job.train.ids) == doubled * REAL[name][0] and len(job.parts["dev"].features.ids) == REAL[name][1]
+    assert (job.rows == job.full) == (name not in ("qnli", "mnli", "qqp"))
+
+
+# Own data
+
+
+def test_a_table(tmp_path: Path) -> None:
+    job = own(tmp_path, "classify")
+    assert job.task.labels == ("no", "yes") and job.task.metrics == ("accuracy", "macro_f1")
+    assert job.rows == {"train": 8, "dev": 4} and not job.full and not job.tests
+    assert np.asarray(job.train.targets).tolist() == [0, 1] * 4
+    verdict = job.parts["dev"].judge({"scores": np.array([[1.0, 0], [0, 1], [0, 1], [0, 1]])})  # type: ignore[misc]
+    assert verdict.scores["accuracy"] == 75.0 and not verdict.stuck
+
+
+def test_a_table_of_numbers_is_scaled_by_the_largest(tmp_path: Path) -> None:
+    job = own(tmp_path, "regress")
+    assert job.task.scale == 3.0 and job.task.metrics == ("spearman", "pearson", "mse")
+    assert np.asarray(job.train.targets).tolist() == [0.5, -1.0] * 4
+    perfect = job.parts["dev"].judge({"scores": np.array([[1.5], [-3], [1.5], [-3]])})  # type: ignore[misc]
+    assert perfect.scores == pytest.approx({"spearman": 100.0, "pearson": 100.0, "mse": 0.0})
+
+
+def test_a_table_of_several_labels(tmp_path: Path) -> None:
+    job = own(tmp_path, "multilabel")
+    assert job.task.labels == ("all", "it")
+    assert np.asarray(job.train.targets).tolist() == [[1.0, 1.0], [1.0, 0.0]] * 4
+    assert job.parts["dev"].read({"scores": np.array([[1.0, -1], [-1, -1], [2, 3], [-1, 1]])}) == {
+        "0": ("all",),
+        "1": (),
+        "2": ("all", "it"),
+        "3": ("it",),
+    }
+
+
+def test_tables_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="train.csv: line 2: no column 'body'; found text, label"):
+        own(tmp_path, "classify", text="body")
+    with pytest.raises(DataError, match="train.csv: column 'label' has one label only: 'no'"):
+        own(tmp_path, "classify", train=1)
+    files = {
+        "train": task_files.table(tmp_path / "train.csv", 8),
+        "dev": task_files.table(tmp_path / "dev.csv", 4),
+    }
+    files["dev"].write_text(files["dev"].read_text().replace(",yes", ",maybe"))
+    columns: dict[str, Any] = {"text": "text", "pair": None, "label": "label"}
+    with pytest.raises(DataError, match="dev.csv: line 3: label 'maybe' is not one of the task's"):
+        table_job("mine", files, kind="classify", tokenizer=TOKENIZER, config=PLAIN, **columns)
+
+
+def test_words_with_tags(tmp_path: Path) -> None:
+    """IOB1 becomes BIOES; sentences longer than the model are put together again."""
+    long = [("chef", "I-WHO"), ("cooked", "O")] * 30
+    files = {
+        "train": task_files.conll(tmp_path / "train.txt", [[("the", "O"), ("dog", "I-WHO"), ("cat", "I-WHO")]]),
+        "dev": task_files.conll(tmp_path / "dev.txt", [long, [("we", "O")]]),
+    }
+    job = tagging_job("ner", files, tokenizer=TOKENIZER, config=PLAIN)
+    assert job.task.labels == ("O", "B-WHO", "I-WHO", "E-WHO", "S-WHO") and job.task.metric == "f1"
+    assert job.train.targets == [[-1, 0, 1, 3, -1]] and job.rows == {"train": 1, "dev": 2}
+    part = job.parts["dev"]
+    assert len(part.features.ids) > 2, "windows"
+    single, outside = job.task.labels.index("S-WHO"), 0
+    right = [np.eye(5)[[single if VOCAB[token] == "chef" else outside for token in ids]] for ids in part.features.ids]
+    verdict = part.judge({"scores": right})  # type: ignore[misc]
+    assert verdict.scores == {"accuracy": 100.0, "f1": 100.0, "precision": 100.0, "recall": 100.0}
+    assert part.read({"scores": right})["0"] == ["S-WHO", "O"] * 30
+    wrong = [np.eye(5)[[outside] * len(ids)] for ids in part.features.ids]
+    verdict = part.judge({"scores": wrong})  # type: ignore[misc]
+    assert verdict.stuck and verdict.scores["accuracy"] == pytest.approx(100 * 31 / 61)
+
+
+def test_parts_of_speech_are_judged_by_word(tmp_path: Path) -> None:
+    rows = [[("the", "DET"), ("dog", "NOUN")]]
+    files = {split: task_files.conll(tmp_path / f"{split}.txt", rows) for split in ("train", "dev")}
+    job = tagging_job("pos", files, tokenizer=TOKENIZER, config=PLAIN)
+    assert job.task.labels == ("DET", "NOUN") and job.task.metrics == ("accuracy",)
+
+
+def questions(folder: Path, *, impossible: bool, name: str = "mine", dev: int = 8) -> Job:
+    files = {
+        "train": task_files.squad(folder / "train.json", 12, impossible=impossible),
+        "dev": task_files.squad(folder / "dev.json", dev, seed=1, impossible=impossible),
+    }
+    config = replace(PLAIN, max_query=8, doc_stride=4)
+    return question_job(name, files, tokenizer=TOKENIZER, config=config)
+
+
+def spans_said(job: Job, *, right: bool) -> dict[str, Any]:
+    """A head that is sure of the word after the sign, or of the first word always."""
+    features = job.parts["dev"].features
+    sign = VOCAB.index(task_files.SIGN)
+    at = []
+    for ids, first in zip(features.ids, features.a_lengths, strict=True):
+        passage = ids[first:]
+        at.append(first + passage.index(sign) + 1 if right and sign in passage else first)
+    count = len(at)
+    null = [-9.0 if sign in ids[first:] else 9.0 for ids, first in zip(features.ids, features.a_lengths, strict=True)]
+    return {
+        "starts": np.zeros((count, 1), np.float32),
+        "start_at": np.array(at)[:, None],
+        "ends": np.zeros((count, 1, 1), np.float32),
+        "end_at": np.array(at)[:, None, None],
+        "null": np.array(null, np.float32),
+    }
+
+
+def test_questions(tmp_path: Path) -> None:
+    job = questions(tmp_path, impossible=False)
+    assert job.task.metrics == ("exact", "f1") and job.rows == {"train": 12, "dev": 8} and not job.full
+    targets = np.asarray(job.train.targets)
+    for ids, (start, end, null) in zip(job.train.ids, targets, strict=True):
+        assert start == end and not null and VOCAB[ids[start - 1]] == task_files.SIGN
+    verdict = job.parts["dev"].judge(spans_said(job, right=True))  # type: ignore[misc]
+    assert verdict.scores["exact"] == verdict.scores["f1"] == 100.0 and not verdict.stuck
+    assert questions(tmp_path, impossible=False, name="squad").full == {"train": 87_599, "dev": 10_570}
+
+
+def test_questions_without_answers(tmp_path: Path) -> None:
+    job = questions(tmp_path, impossible=True, name="squad2")
+    assert job.task.metrics == ("exact", "f1", "best_exact", "best_f1")
+    assert job.full == {"train": 130_319, "dev": 11_873}
+    assert np.asarray(job.train.targets)[:, 2].tolist() == [0, 0, 0, 1] * 3
+    verdict = job.parts["dev"].judge(spans_said(job, right=True))  # type: ignore[misc]
+    assert verdict.scores["exact"] == verdict.scores["best_exact"] == 100.0
+
+
+def test_question_files_that_cannot_be(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    questions(tmp_path, impossible=False)
+    files = {split: tmp_path / f"{split}.json" for split in ("train", "dev")}
+
+    def changed(split: str, **values: Any) -> None:
+        whole = json.loads(files[split].read_text())
+        for paragraph in whole["data"][0]["paragraphs"]:
+            paragraph["qas"][0].update(values)
+            if "answers" in values and values["answers"]:
+                paragraph["context"] = "dog \u200b cat"
+        files[split].write_text(json.dumps(whole))
+
+    config = replace(PLAIN, max_query=8)
+    changed("dev", answers=[])
+    with pytest.raises(DataError, match="dev.json: question 'q0' has no answer to judge by"):
+        question_job("mine", files, tokenizer=TOKENIZER, config=config)
+    questions(tmp_path, impossible=False)
+    changed("train", answers=[{"text": "\u200b", "answer_start": 4}])
+    with pytest.raises(DataError, match="train.json: no answer can be placed in its context, the first is 'q0'"):
+        question_job("mine", files, tokenizer=TOKENIZER, config=config)
+    whole = json.loads(files["train"].read_text())
+    whole["data"][0]["paragraphs"][0]["qas"][0]["answers"] = [{"text": "dog", "answer_start": 0}]
+    files["train"].write_text(json.dumps(whole))
+    capfd.readouterr()
+    assert len(question_job("mine", files, tokenizer=TOKENIZER, config=config).train.ids) == 1
+    assert "11 of 12 questions left out, their answers cover no token, the first is 'q1'" in capfd.readouterr().err
+
+
+def test_the_files_of_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--data: .* is not a folder"):
+        split_files(tmp_path / "none", suffixes=(".csv",))
+    (tmp_path / "train.csv").touch()
+    with pytest.raises(DataError, match="has no dev file .name it dev.csv, dev.jsonl, valid.csv, valid.jsonl"):
+        split_files(tmp_path, suffixes=(".csv", ".jsonl"))
+    (tmp_path / "validation.jsonl").touch()
+    assert split_files(tmp_path, suffixes=(".csv", ".jsonl")) == {
+        "train": tmp_path / "train.csv",
+        "dev": tmp_path / "validation.jsonl",
+    }
+
+
+# Judging
+
+
+def a_task(kind: str, labels: int, *, scale: float = 1.0) -> Task:
+    names = tuple(f"label {number}" for number in range(labels))
+    return Task(name="t", title="T", kind=kind, labels=names, scale=scale)  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 10**6), st.integers(2, 5))
+def test_classes_are_scored_as_scikit_learn_does(seed: int, classes: int) -> None:
+    random = np.random.default_rng(seed)
+    rows = int(random.integers(2, 40))
+    scores, targets = random.normal(size=(rows, classes)), random.integers(0, classes, rows)
+    verdict = judge_scores(scores, targets, a_task("classify", classes))
+    said = scores.argmax(1)
+    assert verdict.scores["accuracy"] == pytest.approx(100 * sklearn_metrics.accuracy_score(targets, said))
+    assert verdict.scores["matthews"] == pytest.approx(100 * sklearn_metrics.matthews_corrcoef(targets, said))
+    macro = sklearn_metrics.f1_score(targets, said, average="macro", zero_division=0)
+    assert verdict.scores["macro_f1"] == pytest.approx(100 * macro)
+    assert ("f1" in verdict.scores) == (classes == 2)
+    if classes == 2:
+        assert verdict.scores["f1"] == pytest.approx(100 * sklearn_metrics.f1_score(targets, said, zero_division=0))
+    assert verdict.stuck == (len(set(said)) == 1 and len(set(targets)) > 1)
+    assert read_scores(scores, a_task("classify", classes)) == [f"label {number}" for number in said]
+
+
+@given(st.integers(0, 10**6))
+def test_several_classes_are_scored_as_scikit_learn_does(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows = int(random.integers(2, 30))
+    scores, targets = random.normal(size=(rows, 4)), random.integers(0, 2, (rows, 4)).astype(np.float32)
+    verdict = judge_scores(scores, targets, a_task("multilabel", 4))
+    for average in ("micro", "macro"):
+        expected = sklearn_metrics.f1_score(targets, scores > 0, average=average, zero_division=0)
+        assert verdict.scores[f"{average}_f1"] == pytest.approx(100 * expected)
+    assert verdict.scores["subset_accuracy"] == pytest.approx(100 * sklearn_metrics.accuracy_score(targets, scores > 0))
+
+
+@given(st.integers(0, 10**6))
+def test_numbers_are_scored_as_scipy_does(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows = int(random.integers(3, 40))
+    gold = random.integers(0, 20, rows) / 4
+    gold[0] = 5.0 - gold[1]
+    if len(set(gold)) == 1:
+        gold[0] += 1
+    scores = random.normal(size=(rows, 1))
+    verdict = judge_scores(scores, gold / 5, a_task("regress", 0, scale=5.0))
+    assert verdict.scores["spearman"] == pytest.approx(100 * scipy_stats.spearmanr(scores[:, 0], gold).statistic)
+    assert verdict.scores["pearson"] == pytest.approx(100 * scipy_stats.pearsonr(scores[:, 0], gold).statistic)
+    assert verdict.scores["mse"] == pytest.approx(sklearn_metrics.mean_squared_error(gold, scores[:, 0]))
+
+
+def test_stuck_runs() -> None:
+    classes, targets = a_task("classify", 3), np.array([0, 0, 1, 2])
+    majority = judge_scores(np.array([[1.0, 0, 0]] * 4) + np.random.default_rng(0).random((4, 3)) / 9, targets, classes)
+    assert majority.stuck and majority.scores["accuracy"] == 50.0 and majority.scores["matthews"] == 0.0
+    assert not judge_scores(np.eye(3)[[0, 0, 0, 1]], targets, classes).stuck
+    assert not judge_scores(np.eye(3)[[0, 0]], np.array([0, 0]), classes).stuck, "there is nothing else to say"
+    numbers, gold = a_task("regress", 0, scale=5.0), np.linspace(0, 1, 50)
+    still = 2.5 + np.random.default_rng(0).normal(size=(50, 1)) * 1e-3
+    assert judge_scores(still, gold, numbers).stuck
+    assert not judge_scores(still * 2 + np.linspace(0, 0.3, 50)[:, None], gold, numbers).stuck
+    several = a_task("multilabel", 2)
+    assert judge_scores(np.array([[1.0, -1]] * 3), np.array([[1, 0], [0, 1], [1, 1]]), several).stuck
+    sentences = [Sentence(id="0", words=("a", "b"), tags=("O", "S-X"))]
+    assert judge_tags([["O", "O"]], sentences, chunked=True).stuck
+    assert not judge_tags([["O", "S-X"]], sentences, chunked=True).stuck
+
+
+def test_questions_are_stuck_on_one_text(tmp_path: Path) -> None:
+    one = questions(tmp_path, impossible=False, dev=1)
+    assert not one.parts["dev"].judge(spans_said(one, right=True)).stuck  # type: ignore[misc]
+    context = "dog sat on money"
+    asked = [
+        {"id": text, "question": "what", "answers": [{"text": text, "answer_start": context.index(text)}]}
+        for text in ("dog", "money")
+    ]
+    whole = {"data": [{"paragraphs": [{"context": context, "qas": asked}]}]}
+    (tmp_path / "dev.json").write_text(json.dumps(whole))
+    files = {split: tmp_path / f"{split}.json" for split in ("train", "dev")}
+    job = question_job("mine", files, tokenizer=TOKENIZER, config=replace(PLAIN, max_query=8))
+    said = spans_said(job, right=False)
+    assert {name: answer.text for name, answer in job.parts["dev"].read(said).items()} == {"dog": "dog", "money": "dog"}
+    verdict = job.parts["dev"].judge(said)  # type: ignore[misc]
+    assert verdict.stuck and verdict.scores["exact"] == 50.0
+
+
+# From a base to finished seeds
+
+
+def test_a_base_of_any_length(tmp_path: Path) -> None:
+    base = tiny_base(MINI)
+    spans = settings_for(base, "squad", kind="span")
+    assert (spans.length, spans.doc_stride, spans.max_query) == (24, 6, 12), "windows of a short model overlap"
+    assert settings_for(replace(base, length=512), "squad", kind="span") == FinetuneConfig(
+        epochs=2.0, length=512, lr=5e-4
+    )
+    assert settings_for(base, "rte", kind="classify").length == 24
+    with pytest.raises(ConfigError, match=r"length: 33 is more than the model's 32 positions \(length=32\)"):
+        check_length(base, replace(PLAIN, length=33))
+    with pytest.raises(ConfigError, match="length: 33 is more"):
+        next(run_seeds(base, own(tmp_path, "classify"), config=replace(PLAIN, length=33), seeds=[0], stop=Stop()))
+
+
+def test_fresh_weights_are_other_weights_of_the_same_sizes() -> None:
+    base = tiny_base(MINI)
+    fresh, again, other = base.untrained(), base.untrained(), base.untrained(seed=1)
+    shapes = [{name: value.shape for name, value in one.encoder.state_dict().items()} for one in (base, fresh, other)]
+    assert shapes[0] == shapes[1] == shapes[2]
+    assert fresh.name == "tiny, untrained" and fresh.tokenizer is base.tokenizer
+    assert fresh.checksum == again.checksum and len({base.checksum, fresh.checksum, other.checksum}) == 3
+
+
+def test_a_device_that_is_not_there(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has one")
+    job = own(tmp_path, "classify")
+    with pytest.raises(ConfigError, match=r"^device: this machine has no usable CUDA device \(device=cpu\)"):
+        next(run_seeds(tiny_base(MINI), job, config=replace(PLAIN, device="cuda"), seeds=[0], stop=Stop()))
+
+
+def test_seeds_side_by_side() -> None:
+    cuda = torch.device("cuda")
+    assert [together_on(cuda, width) for width in (128, 256, 257, 768, 1024)] == [4, 4, 2, 2, 1]
+    assert together_on(torch.device("cpu"), 128) == 1
+
+
+def test_seeds_one_after_the_other_or_together_are_the_same(tmp_path: Path) -> None:
+    job, base = own(tmp_path, "classify", train=20), tiny_base(MINI)
+    config = replace(PLAIN, max_train_rows=12)
+    heard: dict[int, list[tuple[int, int]]] = {}
+    scores = {}
+    for together in (1, 3):
+        heard[together] = []
+        runs = run_seeds(
+            base,
+            job,
+            config=config,
+            seeds=[4, 5, 6],
+            stop=Stop(),
+            together=together,
+            on_step=lambda done, total, loss, into=heard[together]: into.append((done, total)),  # type: ignore[misc]
+        )
+        scores[together] = [(run.seed, run.scores, run.steps, run.predictions) for run in runs]
+    assert scores[1] == scores[3]
+    steps = scores[1][0][2]
+    assert heard[1] == heard[3] == [(done, 3 * steps) for done in range(1, 3 * steps + 1)]
+
+
+def test_the_kept_weights_answer_as_was_scored(tmp_path: Path) -> None:
+    """What a finished run hands over is the network whose predictions were judged."""
+    job, base = own(tmp_path, "classify", train=20, dev=10), tiny_base(MINI)
+    run = next(run_seeds(base, job, config=replace(PLAIN, epochs=2.0), seeds=[0], stop=Stop()))
+    tuned = {name: value.detach() for name, value in run.tuned.named_parameters()}
+    assert tuned.keys() == run.weights.keys()
+    assert all(torch.equal(value, run.weights[name]) for name, value in tuned.items())
+    gold = np.asarray(job.parts["dev"].features.targets)
+    said = [job.task.labels.index(one) for one in run.predictions["dev"].values()]
+    assert run.scores["accuracy"] == pytest.approx(100 * float((np.array(said) == gold).mean()))
+
+
+def test_swapping_keeps_single_texts_single(tmp_path: Path) -> None:
+    task_files.cola(tmp_path)
+    rows = read_glue(TASKS["cola"], tmp_path, "train")
+    assert swapped(rows) == rows
+
+
+def test_a_base_is_any_folder(tmp_path: Path) -> None:
+    from model_folders import make_run
+
+    make_run(tmp_path / "run")
+    base = load_base(tmp_path / "run")
+    assert isinstance(base, Base) and (base.name, base.length) == ("run", 24)
