@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from electra.cli.config import FILE, OVERRIDES
 from electra.cli.finetune import MODEL, SEEDS, TOGETHER, UNTRAINED
+from electra.errors import ConfigError
+
+if TYPE_CHECKING:
+    from electra.finetune.base import Base
 
 FROM_MNLI = ("rte", "stsb", "mrpc")  # the tasks that the paper starts from the MNLI model
 
@@ -69,7 +74,7 @@ def command(
     for task in chosen:
         start = base
         if mnli_init and task.name in FROM_MNLI:
-            start = load_base(out / "mnli")
+            start = _after_mnli(base, out / "mnli")
         config = adjust(settings_for(start, task.name, kind=task.kind), file=file, overrides=overrides)
         job = glue_job(task, data, tokenizer=start.tokenizer, config=config)
         plan = Plan(
@@ -82,3 +87,17 @@ def command(
     show(suite)
     say(f"{len(suite.results)} tasks, {seeds} seeds each, in {clock(time.monotonic() - began)}")
     click.echo(f"done: {out}  (again at any time: electra evaluate {out})")
+
+
+def _after_mnli(base: Base, folder: Path) -> Base:
+    """The model that MNLI left in its folder, under a name that says so."""
+    from dataclasses import replace
+
+    from electra.finetune.base import load_base
+    from electra.finetune.folder import is_tuned
+
+    if not is_tuned(folder):
+        reason = f"{folder} holds no model fine-tuned on MNLI"
+        raise ConfigError("--mnli-init", reason, fix="let --tasks name mnli too, in a new folder")
+    tuned = load_base(folder)
+    return replace(tuned, name=f"{base.name} after MNLI, {tuned.name}")

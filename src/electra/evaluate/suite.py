@@ -59,10 +59,13 @@ def run_task(base: Base, job: Job, *, plan: Plan, out: Path, folder: Path) -> Ta
     suite = open_suite(out)
     done = next((result for result in suite.results if result.task == job.task.name), None)
     if done is not None:
-        _require_same(done, base, plan.config, out)
+        _require_same(done, base, job, plan.config, out)
+    elif suite.results and folder.resolve() == out.resolve():
+        raise ConfigError("--out", f"{out} holds models of {suite.results[0].title}", fix="choose a new folder")
     seeds = [seed for seed in plan.seeds if done is None or seed not in [run.seed for run in done.seeds]]
     if done is not None and not seeds:
         say(f"{job.task.title}: {len(plan.seeds)} seeds already there")
+        _write_leaderboard(done, job, folder=folder, out=out / LEADERBOARD)
         return done
     title = f"fine-tuning {job.task.title}"
     with progress(title, unit="step") as bar, stop_on_signals() as stop:
@@ -85,10 +88,13 @@ def run_task(base: Base, job: Job, *, plan: Plan, out: Path, folder: Path) -> Ta
 
 
 def _begin(job: Job, base: Base, config: FinetuneConfig, first: SeedScore) -> TaskResult:
-    rows, full = dict(job.rows), dict(job.full)
-    if 0 < config.max_train_rows < rows["train"]:
+    rows, full, note = dict(job.rows), dict(job.full), ""
+    sequences = len(job.train.ids)  # more than rows where pairs are swapped or passages windowed
+    if 0 < config.max_train_rows < sequences:
+        if sequences != rows["train"]:
+            note = f"trained on {config.max_train_rows:,} of {sequences:,} sequences"
         full.setdefault("train", rows["train"])
-        rows["train"] = config.max_train_rows
+        rows["train"] = min(rows["train"], config.max_train_rows)
     return TaskResult(
         task=job.task.name,
         title=job.task.title,
@@ -96,8 +102,9 @@ def _begin(job: Job, base: Base, config: FinetuneConfig, first: SeedScore) -> Ta
         seeds=(first,),
         rows=rows,
         full=full,
+        note=note,
         model=base.name,
-        config=_fixed(config),
+        config={**_fixed(config), "weights": base.checksum},
     )
 
 
@@ -105,9 +112,10 @@ def _fixed(config: FinetuneConfig) -> dict[str, Any]:
     return {key: value for key, value in asdict(config).items() if key not in _FREE_KEYS}
 
 
-def _require_same(done: TaskResult, base: Base, config: FinetuneConfig, out: Path) -> None:
-    wanted = {"model": base.name, **_fixed(config)}
-    there = {"model": done.model, **done.config}
+def _require_same(done: TaskResult, base: Base, job: Job, config: FinetuneConfig, out: Path) -> None:
+    begun = _begin(job, base, config, done.seeds[0])
+    wanted = {"model": begun.model, **begun.config, **{f"{split} rows": count for split, count in begun.rows.items()}}
+    there = {"model": done.model, **done.config, **{f"{split} rows": count for split, count in done.rows.items()}}
     changed = [f"{key} {there.get(key)!r}, now {value!r}" for key, value in wanted.items() if there.get(key) != value]
     if changed:
         reason = f"{out} holds {done.title} with other settings: {'; '.join(changed[:4])}"
@@ -173,11 +181,16 @@ def _write_leaderboard(done: TaskResult, job: Job, *, folder: Path, out: Path) -
     """Submission files from the run whose score is the median (the lower of two)."""
     if not job.tests:
         return
-    ranked = sorted(done.seeds, key=lambda run: run.scores[done.metrics[0]])
-    seed = ranked[(len(ranked) - 1) // 2].seed
+    scores = {run.seed: run.scores[done.metrics[0]] for run in done.seeds}
+    ranked = sorted(scores, key=lambda seed: scores[seed] if math.isfinite(scores[seed]) else -math.inf)
+    seed = ranked[(len(ranked) - 1) // 2]
     out.mkdir(parents=True, exist_ok=True)
     for name, (task, split) in job.tests.items():
-        lines = (folder / f"seed-{seed}" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        answers = folder / f"seed-{seed}" / f"{name}.jsonl"
+        if not answers.is_file():  # the test set came after the run
+            say(f"{answers}: no such file, so no {task.title} file for the leaderboard (choose a new folder)")
+            continue
+        lines = answers.read_text(encoding="utf-8").splitlines()
         rows: Sequence[dict[str, Any]] = [json.loads(line) for line in lines]
         path = write_submission(
             out,

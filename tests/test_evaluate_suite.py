@@ -1,0 +1,301 @@
+"""Tasks over seeds and what they leave behind: killed, continued, refused, labelled."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import task_files
+from model_folders import VOCAB
+from tiny_runs import start, wait_for
+from tiny_tuning import MINI, PLAIN, tiny_base
+
+from electra.config.finetune import FinetuneConfig
+from electra.errors import ConfigError, Resumable
+from electra.evaluate import suite as suites
+from electra.evaluate.results import Suite, TaskResult
+from electra.evaluate.storage import read_results, write_results
+from electra.evaluate.suite import CURVE, RESULTS, Plan, open_suite, run_task
+from electra.finetune.base import Base
+from electra.finetune.folder import load_tuned, model_folder
+from electra.finetune.glue_tasks import glue_task
+from electra.finetune.jobs import Job, glue_job, question_job, table_job
+from electra.tokenizer.codec import Tokenizer
+
+TOKENIZER = Tokenizer(VOCAB)
+QUICK = replace(PLAIN, epochs=2.0, log_every=2)
+
+
+def table(folder: Path, *, train: int = 16) -> Job:
+    files = {
+        "train": task_files.table(folder / "train.csv", train),
+        "dev": task_files.table(folder / "dev.csv", 12, seed=1),
+    }
+    return table_job(
+        "mine", files, kind="classify", text="text", pair=None, label="label", tokenizer=TOKENIZER, config=QUICK
+    )
+
+
+def glue(folder: Path, name: str, **rows: int) -> Job:
+    getattr(task_files, name)(folder, **rows)
+    return glue_job(glue_task(name), folder, tokenizer=TOKENIZER, config=QUICK)
+
+
+def run(
+    job: Job, out: Path, *seeds: int, base: Base | None = None, folder: Path | None = None, **changes: Any
+) -> TaskResult:
+    plan = {key: changes.pop(key) for key in ("save", "together") if key in changes}
+    config: FinetuneConfig = replace(QUICK, **changes)
+    made = Plan(config=config, seeds=seeds, **plan)
+    return run_task(base or tiny_base(MINI), job, plan=made, out=out, folder=folder or out)
+
+
+def scores(result: TaskResult) -> list[tuple[int, dict[str, float], int]]:
+    return [(one.seed, one.scores, one.steps) for one in result.seeds]
+
+
+def test_what_a_task_leaves_behind(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    job, out = table(tmp_path), tmp_path / "out"
+    result = run(job, out, 3, 4)
+    assert read_results(out / RESULTS).results == (result,) == open_suite(out).results
+    assert [one.seed for one in result.seeds] == [3, 4] and result.seeds[0].steps == 4
+    assert result.rows == {"train": 16, "dev": 12} and not result.labels and result.model == "tiny"
+    said = capfd.readouterr().err
+    for seed in (3, 4):
+        assert f"mine, seed {seed}: accuracy " in said
+        folder = out / f"seed-{seed}"
+        rows = [json.loads(line) for line in (folder / "dev.jsonl").read_text().splitlines()]
+        assert [row["id"] for row in rows] == [str(number) for number in range(12)]
+        right = [row["prediction"] == ("no", "yes")[number % 2] for number, row in enumerate(rows)]
+        found = next(one for one in result.seeds if one.seed == seed)
+        assert found.scores["accuracy"] == pytest.approx(100 * sum(right) / 12), "the file holds what was scored"
+        assert [step for step, _ in json.loads((folder / CURVE).read_text())["losses"]] == [2, 4]
+        loaded = load_tuned(folder)
+        assert loaded.about.scores == pytest.approx(found.scores)
+        assert (loaded.about.task, loaded.about.seed, loaded.about.source) == ("mine", seed, "tiny")
+    assert model_folder(out).name in ("seed-3", "seed-4")
+    again = run(job, out, 3, 4)
+    assert again == result and "mine: 2 seeds already there" in capfd.readouterr().err
+
+
+def test_only_missing_seeds_are_run(tmp_path: Path) -> None:
+    job = table(tmp_path)
+    whole = run(job, tmp_path / "whole", 0, 1, 2)
+    run(job, tmp_path / "parts", 1)
+    kept = (tmp_path / "parts" / "seed-1" / "model.safetensors").stat().st_mtime_ns
+    parts = run(job, tmp_path / "parts", 0, 1, 2)
+    assert scores(parts) == scores(whole)
+    assert (tmp_path / "parts" / "seed-1" / "model.safetensors").stat().st_mtime_ns == kept
+    for seed in (0, 1, 2):
+        left, right = (tmp_path / name / f"seed-{seed}" / "model.safetensors" for name in ("whole", "parts"))
+        assert left.read_bytes() == right.read_bytes()
+
+
+def test_results_are_written_after_every_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked at each step which seeds the file holds: those that are done, and nothing less."""
+    job, out = table(tmp_path), tmp_path / "out"
+    seen: list[int] = []
+    real = suites.run_seeds
+
+    def watched(*args: Any, on_step: Callable[..., None], **options: Any) -> Any:
+        def look(done: int, total: int, loss: float) -> None:
+            seen.append(sum(len(result.seeds) for result in open_suite(out).results))
+            on_step(done, total, loss)
+
+        return real(*args, on_step=look, **options)
+
+    monkeypatch.setattr(suites, "run_seeds", watched)
+    run(job, out, 0, 1, 2)
+    assert seen == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_a_stop_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, out = table(tmp_path), tmp_path / "out"
+    real = suites.run_seeds
+
+    def stopped(*args: Any, on_step: Callable[..., None], **options: Any) -> Any:
+        def ask(done: int, total: int, loss: float) -> None:
+            if done == 6:  # the second seed's second step
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        return real(*args, on_step=ask, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(suites, "run_seeds", stopped)
+        with pytest.raises(Resumable, match="stopped by SIGTERM; finished seeds are kept"):
+            run(job, out, 0, 1)
+    assert [one.seed for one in open_suite(out).results[0].seeds] == [0]
+    assert scores(run(job, out, 0, 1)) == scores(run(job, tmp_path / "other", 0, 1))
+
+
+KILLED = """
+import sys
+from pathlib import Path
+import test_evaluate_suite as suite
+folder, out = Path(sys.argv[1]), Path(sys.argv[2])
+suite.run(suite.table(folder), out, *range(40), save=True)
+"""
+
+
+def test_a_killed_run_finishes_the_missing_seeds(tmp_path: Path) -> None:
+    """SIGKILL after the first seed, wherever that hits; then the same again until it is done."""
+    out = tmp_path / "out"
+    paths = os.pathsep.join(str(Path(__file__).parents[1] / part) for part in ("src", "tests"))
+    process = start([str(tmp_path), str(out)], ("-c", KILLED), PYTHONPATH=paths)
+    wait_for(lambda: (out / RESULTS).is_file(), process)
+    process.kill()
+    process.communicate()
+    survived = open_suite(out).results[0]
+    assert 1 <= len(survived.seeds) < 40, "killed on the way"
+    seeds = range(len(survived.seeds) + 1)
+    continued = run(table(tmp_path), out, *seeds)
+    assert scores(continued)[: len(survived.seeds)] == scores(survived)
+    assert [one.seconds for one in continued.seeds][:-1] == [one.seconds for one in survived.seeds], "not run again"
+    assert scores(continued) == scores(run(table(tmp_path), tmp_path / "whole", *seeds))
+    assert load_tuned(out / f"seed-{seeds[-1]}").about.seed == seeds[-1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"lr": 1e-3}, "lr 0.0003, now 0.001"),
+        ({"epochs": 3.0, "batch_size": 4}, "epochs 2.0, now 3.0; batch_size 8, now 4"),
+        ({"max_train_rows": 5}, "max_train_rows 0, now 5"),
+    ],
+)
+def test_other_settings_are_refused(changes: dict[str, Any], shown: str, tmp_path: Path) -> None:
+    job, out = table(tmp_path), tmp_path / "out"
+    run(job, out, 0, save=False)
+    before = (out / RESULTS).read_bytes()
+    with pytest.raises(ConfigError, match=f"--out: .* holds mine with other settings: {shown}") as refused:
+        run(job, out, 0, 1, **changes)
+    assert refused.value.exit_code == 2 and "choose a new folder" in str(refused.value)
+    assert (out / RESULTS).read_bytes() == before
+    assert len(run(job, out, 0, 1, log_every=1, seed=7, save=False).seeds) == 2, "these change nothing"
+
+
+def test_another_model_or_other_rows_are_refused(tmp_path: Path) -> None:
+    job, out = table(tmp_path), tmp_path / "out"
+    base = tiny_base(MINI)
+    run(job, out, 0, base=base, save=False)
+    with pytest.raises(ConfigError, match="model 'tiny', now 'tiny, untrained'; weights '"):
+        run(job, out, 1, base=base.untrained())
+    with pytest.raises(ConfigError, match="other settings: weights '[0-9a-f]{8}', now '"):
+        run(job, out, 1, base=tiny_base(MINI, seed=5))  # the same folder, trained on
+    with pytest.raises(ConfigError, match="other settings: train rows 16, now 18"):
+        run(table(tmp_path, train=18), out, 1, base=base)
+
+
+def test_two_tasks_in_a_folder(tmp_path: Path) -> None:
+    """Side by side where each has a folder of its own; never over each other's models."""
+    out = tmp_path / "out"
+    one, two = glue(tmp_path, "cola"), glue(tmp_path, "rte")
+    run(one, out, 0, folder=out / "cola")
+    run(two, out, 0, folder=out / "rte")
+    assert [result.task for result in open_suite(out).results] == ["cola", "rte"]
+    alone = tmp_path / "alone"
+    run(one, alone, 0)
+    before = (alone / "seed-0" / "task.json").read_bytes()
+    with pytest.raises(ConfigError, match="--out: .*alone holds models of CoLA .choose a new folder"):
+        run(two, alone, 0)
+    assert (alone / "seed-0" / "task.json").read_bytes() == before
+
+
+def test_leaderboard_files_are_the_median_seeds(tmp_path: Path) -> None:
+    job, out = glue(tmp_path, "cola", test=9), tmp_path / "out"
+    result = run(job, out, 0, 1, 2, save=False, folder=out / "cola")
+    ranked = sorted(result.seeds, key=lambda one: (one.scores["matthews"], one.seed))
+    path = out / "leaderboard" / "CoLA.tsv"
+
+    def expected(seed: int) -> str:
+        lines = (out / "cola" / f"seed-{seed}" / "test.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines]
+        return "index\tprediction\n" + "".join(f"{row['id']}\t{row['prediction']}\n" for row in rows)
+
+    assert path.read_text() == expected(ranked[1].seed)
+    assert not (out / "cola" / "seed-0" / "task.json").exists(), "no model was asked for"
+
+    # The median moves with the scores; the middle one of hand-made scores is looked up, the lower of two.
+    for values, chosen in (((30.0, 10.0, 20.0), 2), ((math.nan, 5.0, 50.0), 1), ((7.0, math.nan, math.nan), 2)):
+        seeds = tuple(
+            replace(one, scores=one.scores | {"matthews": value})
+            for one, value in zip(result.seeds, values, strict=True)
+        )
+        for seed in (0, 1, 2):
+            answers = out / "cola" / f"seed-{seed}" / "test.jsonl"
+            rows = [{"id": str(row), "prediction": str(int(row == seed))} for row in range(9)]
+            answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_results(out / RESULTS, Suite(results=(replace(result, seeds=seeds),)))
+        path.unlink()
+        run(job, out, 0, 1, 2, save=False, folder=out / "cola")
+        assert path.read_text() == expected(chosen), "written again though no seed was missing"
+
+
+def test_test_sets_that_came_later(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    run(glue(tmp_path, "cola"), out, 0, save=False)
+    run(glue(tmp_path, "cola", test=4), out, 0, save=False)
+    assert "test.jsonl: no such file, so no CoLA file for the leaderboard" in capfd.readouterr().err
+    assert not (out / "leaderboard" / "CoLA.tsv").exists()
+
+
+def test_mnli_answers_for_ax(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = run(glue(tmp_path, "mnli", test=3, ax=5), out, 0, save=False, folder=out / "mnli")
+    assert result.metrics == ("accuracy", "accuracy_mismatched")
+    files = {path.name: len(path.read_text().splitlines()) for path in (out / "leaderboard").iterdir()}
+    assert files == {"MNLI-m.tsv": 4, "MNLI-mm.tsv": 4, "AX.tsv": 6}
+
+
+def test_subsets_are_labelled(tmp_path: Path) -> None:
+    some = run(table(tmp_path), tmp_path / "some", 0, save=False, max_train_rows=10)
+    assert some.subset and some.labels == ["subset of train: 10 of 16 rows"]
+    assert some.seeds[0].steps == 2, "10 rows, twice, in batches of 8"
+    more = run(table(tmp_path), tmp_path / "more", 0, save=False, max_train_rows=99)
+    assert not more.subset and more.seeds[0].steps == 4
+    cola = run(glue(tmp_path, "cola"), tmp_path / "cola", 0, save=False, max_train_rows=10)
+    assert cola.labels == ["subset of train: 10 of 8,551 rows", "subset of dev: 8 of 1,043 rows"]
+
+
+def test_subsets_of_swapped_pairs_are_labelled_in_sequences(tmp_path: Path) -> None:
+    job = glue(tmp_path, "mrpc")
+    less = run(job, tmp_path / "less", 0, save=False, max_train_rows=20)
+    assert less.rows["train"] == 20 and less.labels[-1] == "trained on 20 of 48 sequences"
+    most = run(job, tmp_path / "most", 0, save=False, max_train_rows=40)
+    assert most.rows["train"] == 24 and most.labels[-1] == "trained on 40 of 48 sequences"
+
+
+def test_questions_leave_the_official_files(tmp_path: Path) -> None:
+    files = {
+        "train": task_files.squad(tmp_path / "train.json", 8, impossible=True),
+        "dev": task_files.squad(tmp_path / "dev.json", 6, seed=1, impossible=True),
+    }
+    job = question_job("mine", files, tokenizer=TOKENIZER, config=replace(QUICK, max_query=8))
+    out = tmp_path / "out"
+    result = run(job, out, 0, max_query=8, epochs=1.0, beam=4, null_threshold=-0.02)
+    predictions = json.loads((out / "seed-0" / "predictions.json").read_text())
+    odds = json.loads((out / "seed-0" / "null_odds.json").read_text())
+    assert predictions.keys() == odds.keys() == {f"q{row}" for row in range(6)}
+    assert all(predictions[name] == "" for name in odds if odds[name] > -0.02)
+    assert set(result.metrics) == {"exact", "f1", "best_exact", "best_f1"}
+    assert load_tuned(out).about.null_threshold == -0.02
+
+
+def test_a_stuck_seed_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A learning rate of almost nothing leaves the head where it began: one answer for every row."""
+    job = table(tmp_path)
+    base = tiny_base(MINI)
+    for parameter in (*base.embeddings.parameters(), *base.encoder.parameters()):
+        parameter.data.zero_()
+    result = run(job, tmp_path / "out", 0, base=base, save=False, lr=1e-12)
+    assert result.stuck == [0] and result.scores("accuracy") == [50.0]
+    assert "STUCK: it gives one answer to everything" in capfd.readouterr().err
+    assert np.isfinite(result.scores()).all()
