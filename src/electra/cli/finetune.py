@@ -91,13 +91,14 @@ def command(
     from electra.evaluate.results import Suite
     from electra.evaluate.suite import Plan, run_task
     from electra.evaluate.table import show
-    from electra.finetune.base import load_base, settings_for
+    from electra.finetune.base import check_length, load_base, settings_for
 
     files = _given_files(task, data, train_file, dev_file)
     base = load_base(model)
     if untrained:
         base = base.untrained()
     config = adjust(settings_for(base, task, kind=_kind(task)), file=file, overrides=overrides)
+    check_length(base, config)
     if task in GLUE:
         job = _glue(task, data, base, config)
     else:

@@ -54,7 +54,7 @@ def command(
     from electra.evaluate.results import Suite
     from electra.evaluate.suite import Plan, run_task
     from electra.evaluate.table import show
-    from electra.finetune.base import load_base, settings_for
+    from electra.finetune.base import check_length, load_base, settings_for
     from electra.finetune.glue import find_tasks, has_split
     from electra.finetune.glue_tasks import glue_task
     from electra.finetune.jobs import glue_job
@@ -76,6 +76,7 @@ def command(
         if mnli_init and task.name in FROM_MNLI:
             start = _after_mnli(base, out / "mnli")
         config = adjust(settings_for(start, task.name, kind=task.kind), file=file, overrides=overrides)
+        check_length(start, config)
         job = glue_job(task, data, tokenizer=start.tokenizer, config=config)
         plan = Plan(
             config=config,

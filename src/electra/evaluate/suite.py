@@ -17,11 +17,11 @@ from electra.config.finetune import FinetuneConfig
 from electra.errors import ConfigError
 from electra.evaluate.results import SeedScore, Suite, TaskResult
 from electra.evaluate.storage import read_results, write_results
-from electra.finetune.base import Base
+from electra.finetune.base import Base, check_length
 from electra.finetune.folder import About, save_tuned
 from electra.finetune.jobs import Job
 from electra.finetune.leaderboard import write_submission
-from electra.finetune.run import Finished, run_seeds
+from electra.finetune.run import Finished, device_of, run_seeds
 from electra.finetune.spans import Answer
 from electra.finetune.squad import write_predictions
 from electra.fsio import write_atomic, write_json
@@ -67,6 +67,8 @@ def run_task(base: Base, job: Job, *, plan: Plan, out: Path, folder: Path) -> Ta
         say(f"{job.task.title}: {len(plan.seeds)} seeds already there")
         _write_leaderboard(done, job, folder=folder, out=out / LEADERBOARD)
         return done
+    check_length(base, plan.config)
+    device_of(plan.config)
     title = f"fine-tuning {job.task.title}"
     with progress(title, unit="step") as bar, stop_on_signals() as stop:
 

@@ -60,7 +60,7 @@ def run_seeds(
     `on_step` hears steps done and steps in all, over all seeds, and a recent loss.
     """
     check_length(base, config)
-    device = _device(config)
+    device = device_of(config)
     if device.type == "cpu":
         hardware.keep_freed_memory()
     spec = HeadSpec(kind=job.task.kind, labels=job.task.labels, scale=job.task.scale, dropout=config.dropout)
@@ -92,7 +92,8 @@ def run_seeds(
         before += sum(trial.steps for trial in trials)
 
 
-def _device(config: FinetuneConfig) -> torch.device:
+def device_of(config: FinetuneConfig) -> torch.device:
+    """Where a run trains; refused where that is not there."""
     try:
         return hardware.device(config.device)
     except ConfigError as error:  # it names pre-training's key
