@@ -317,6 +317,43 @@ def test_an_evaluation_that_is_not_a_number_is_never_the_best() -> None:
     assert same(weights(one), seen[1])
 
 
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bf16 computes it all the same
+def test_half_precision_learns_in_full_weights() -> None:
+    base = tiny_base(MINI)
+    features, labels = toy("classify", 64)
+    config = replace(PLAIN, precision="bf16", epochs=6.0, lr=3e-3, layer_decay=1.0, select="best", eval_every=12)
+    one = trained(trial(base, "classify", features, labels, config, 0), judge=lambda tuned: -1.0)[0]
+    kept = weights(one)
+    assert {value.dtype for value in kept.values()} == {torch.float32}
+    for name, parameter in one.tuned.named_parameters():
+        assert torch.equal(parameter.detach(), kept[name].to(parameter.dtype)), "the copy of the chosen weights"
+    assert one.tuned.encoder.layers[0].up.weight.dtype == torch.bfloat16
+    assert one.tuned.head.out.weight.dtype == torch.float32  # type: ignore[union-attr]
+    assert one.curve.losses[-1][1] < one.curve.losses[0][1] / 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_captured_steps_side_by_side_are_plain_steps() -> None:
+    base = tiny_base(MINI)
+    features, labels = toy("classify", 96)
+    spec = HeadSpec(kind="classify", labels=labels, dropout=0.0)
+    cuda = torch.device("cuda", torch.cuda.current_device())
+
+    def made(seed: int, compile: str) -> Trial:
+        config = replace(PLAIN, device="cuda", epochs=2.0, compile=compile)  # type: ignore[arg-type]
+        return Trial(base.embeddings, base.encoder, spec, features, config=config, seed=seed, pad_id=0, device=cuda)
+
+    plain = [trained(made(seed, "off"))[0] for seed in (0, 1)]
+    together = trained(*(made(seed, "on") for seed in (0, 1)))
+    for left, right in zip(plain, together, strict=True):
+        assert [loss for _, loss in right.curve.losses] == pytest.approx(
+            [loss for _, loss in left.curve.losses], rel=1e-3
+        )
+        for name, value in weights(left).items():
+            torch.testing.assert_close(weights(right)[name], value, atol=1e-4, rtol=1e-3, msg=name)
+
+
 def test_without_evaluations_nobody_is_asked() -> None:
     features, labels = toy("classify", 16)
     one = trial(tiny_base(MINI), "classify", features, labels, PLAIN, 0)
