@@ -187,12 +187,14 @@ def question_job(name: str, files: Mapping[str, Path], *, tokenizer: Tokenizer, 
         odds = {one.id: one.null_odds for one in answers} if null else None
         texts = {one.id: one.text for one in answers}
         scores = squad_scores(texts, gold_texts(read["dev"]), null_odds=odds, threshold=config.null_threshold)
-        stuck = len(set(texts.values())) == 1 and len({one.answers for one in read["dev"]}) > 1
+        said_nothing = [odds is not None and odds[id] > config.null_threshold for id in texts]
+        given = {"" if nothing else text for nothing, text in zip(said_nothing, texts.values(), strict=True)}
+        stuck = len(given) == 1 and len({one.answers for one in read["dev"]}) > 1
         return Verdict(scores=scores, stuck=stuck)
 
     part = Part(features=dev.features, read=lambda said: {one.id: one for one in found(said)}, judge=judge)
     return Job(
-        task=Task(name=name, title=name, kind="span", metrics=metrics),
+        task=Task(name=name, title=SQUAD_TITLES.get(name, name), kind="span", metrics=metrics),
         train=train.features,
         parts={"dev": part},
         rows={split: len(rows) for split, rows in read.items()},
@@ -200,6 +202,7 @@ def question_job(name: str, files: Mapping[str, Path], *, tokenizer: Tokenizer, 
     )
 
 
+SQUAD_TITLES = {"squad": "SQuAD 1.1", "squad2": "SQuAD 2.0"}
 SQUAD_ROWS = {"1.1": {"train": 87_599, "dev": 10_570}, "2.0": {"train": 130_319, "dev": 11_873}}
 _METRICS: dict[Kind, tuple[str, ...]] = {
     "classify": ("accuracy", "macro_f1"),

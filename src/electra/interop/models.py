@@ -15,7 +15,7 @@ from electra.checkpoint import store
 from electra.checkpoint.tensors import read_tensors
 from electra.config.load import load
 from electra.config.schema import Config, ModelConfig
-from electra.errors import CheckpointError
+from electra.errors import CheckpointError, DataError
 from electra.interop import huggingface, names
 from electra.interop.names import Part
 from electra.interop.network import Network, Weights, build, checked
@@ -112,7 +112,7 @@ def read_source(path: Path, *, part: Part = "discriminator") -> Source:
         raise CheckpointError(path, "holds neither config.toml nor config.json", fix=ACCEPTED)
     entries, rows = source.tokenizer.vocab_size, source.weights.config.vocab_size
     if entries != rows:
-        raise CheckpointError(path, f"its tokenizer has {entries} entries, but its token table {rows} rows")
+        raise DataError(path, f"its tokenizer has {entries} entries, but its token table {rows} rows")
     return source
 
 
