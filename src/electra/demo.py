@@ -43,7 +43,8 @@ PRETRAIN = (
     "checkpoint.keep=1",
 )
 EPOCHS = 5
-FINETUNE = FinetuneConfig(batch_size=16, lr=1e-3, length=64, log_every=10)
+# Adam without bias correction steps boldly in a run this short: a third of the usual rate learns more.
+FINETUNE = FinetuneConfig(batch_size=16, lr=3e-4, length=64, log_every=10)
 TASK = "package"
 QUESTION = "Which package does this passage describe? Passages that name one of them are left out."
 
