@@ -139,6 +139,7 @@ def test_the_loss_is_what_loops_say(policy: str) -> None:
             "tokens": int(batch.lengths_B.sum()),
             "replaced": sum(naive.labels),
             "rtd_right": sum((z > 0) == y for z, y in zip(naive.logits, naive.labels, strict=True)),
+            "judged": int(batch.lengths_B.sum()),
         },
         rel=1e-5,
     )

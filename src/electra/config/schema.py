@@ -32,24 +32,37 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GeneratorConfig:
+    kind: Literal["transformer", "two-tower", "unigram", "uniform"] = "transformer"
+    """What proposes replacements: a masked transformer, two causal ones, token frequencies, or any token alike."""
     width: float = 0.25
     """Generator hidden size as a fraction of `model.width`; its heads have 64 units, its blocks 4 x its width."""
     depth: float = 1.0
     """Generator layers as a fraction of `model.layers`."""
-    tying: Literal["embeddings"] = "embeddings"
-    """What generator and discriminator share: all embedding tables and their norm."""
+    tying: Literal["none", "embeddings", "all", "gdes"] = "embeddings"
+    """What generator and discriminator share: nothing; all embedding tables and their norm; everything but the heads;
+    or `gdes`, where the discriminator's token table is the generator's, without gradient, plus one of its own."""
+    temperature: float = 1.0
+    """Divides the generator's logits before sampling; above 1 samples are less likely ones."""
+    disallow_correct: bool = False
+    """Never sample the original token."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectiveConfig:
-    name: Literal["rtd", "mlm"] = "rtd"
-    """`rtd`: replaced token detection (ELECTRA). `mlm`: masked language modelling (BERT), no generator."""
+    name: Literal["rtd", "rtd-15", "replace-mlm", "all-tokens-mlm", "electric", "mlm"] = "rtd"
+    """`rtd`: replaced token detection (ELECTRA). `rtd-15`: the same, judged at the chosen positions only.
+    `replace-mlm`: original tokens predicted at the chosen positions, from samples in their place. `all-tokens-mlm`: at
+    every position, with a copy gate. `electric`: energy-based. `mlm`: masked language modelling (BERT), alone."""
     mlm_weight: float = 1.0
     """Weight of the masked language modelling loss."""
     rtd_weight: float = 50.0
     """Weight of the replaced token detection loss."""
     base_rate_start: bool = False
     """Start the discriminator's output at the share of replaced tokens instead of at one half (rtd only)."""
+    contrastive_weight: float = 0.0
+    """Weight of telling from [CLS] whether a sequence was corrupted at all; above 0, some are left alone (rtd only)."""
+    contrastive_share: float = 0.2
+    """Share of the sequences that are left alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +73,8 @@ class MaskingConfig:
     """`official` draws positions with replacement, as the released code does."""
     masked_share: float = 0.85
     """Share of the chosen positions shown as [MASK]; the rest show the original token (rtd only; mlm uses 80/10/10)."""
+    rare: float = 0.0
+    """Preference for rare tokens: a token is chosen in proportion to its frequency to the power of minus this."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +113,13 @@ class OptimConfig:
 class TrainConfig:
     steps: int = 1_000_000
     """Optimizer steps."""
+    algorithm: Literal["joint", "two-stage", "adversarial"] = "joint"
+    """`joint`: generator and discriminator together. `two-stage`: the generator alone first, then the discriminator
+    with the generator frozen. `adversarial`: the generator is rewarded for the discriminator's mistakes (REINFORCE)."""
+    generator_steps: int = 0
+    """Steps of the first of two stages; 0 means half of the run."""
+    start_from_generator: bool = True
+    """Begin the second stage with the generator's weights (needs equal sizes)."""
     batch_size: int = 128
     """Sequences a step, over all processes."""
     micro_batch: int = 0

@@ -20,6 +20,9 @@ _AT_LEAST = {
     "model.positions": 8,
     "objective.mlm_weight": 0,
     "objective.rtd_weight": 0,
+    "objective.contrastive_weight": 0,
+    "masking.rare": 0,
+    "train.generator_steps": 0,
     "data.length": 8,
     "optim.warmup_steps": 0,
     "optim.decay_steps": 0,
@@ -35,7 +38,14 @@ _AT_LEAST = {
     "checkpoint.keep": 1,
     "guard.max_skipped": 1,
 }
-_ABOVE = {"model.init_std": 0, "optim.lr": 0, "optim.eps": 0, "optim.clip": 0, "guard.max_rise": 1}
+_ABOVE = {
+    "model.init_std": 0,
+    "generator.temperature": 0,
+    "optim.lr": 0,
+    "optim.eps": 0,
+    "optim.clip": 0,
+    "guard.max_rise": 1,
+}
 _SHARES = {  # low end included?, high end included?
     "model.dropout": (True, False),
     "model.attention_dropout": (True, False),
@@ -43,6 +53,7 @@ _SHARES = {  # low end included?, high end included?
     "generator.depth": (False, True),
     "masking.rate": (False, True),
     "masking.masked_share": (True, True),
+    "objective.contrastive_share": (False, False),
     "data.single_segment": (True, True),
     "data.short": (True, True),
     "optim.beta1": (True, False),
@@ -84,6 +95,7 @@ def validate(config: Config | FinetuneConfig) -> None:
     _lengths(config)
     _schedule(config)
     _objective(config)
+    _generator(config)
     _batches(config)
 
 
@@ -123,7 +135,7 @@ def _shapes(config: Config) -> None:
     if model.width % model.heads:
         fix = f"{model.width // HEAD_UNITS} heads have {HEAD_UNITS} units each" if model.width % HEAD_UNITS == 0 else ""
         raise ConfigError("model.heads", f"{model.heads} does not divide model.width {model.width}", fix=fix)
-    if config.objective.name != "rtd":
+    if config.objective.name == "mlm" or config.generator.kind in ("unigram", "uniform"):
         return
     width = round(model.width * config.generator.width)
     heads = max(1, width // HEAD_UNITS)
@@ -162,8 +174,43 @@ def _objective(config: Config) -> None:
     objective = config.objective
     if objective.name == "mlm" and objective.mlm_weight == 0:
         raise ConfigError("objective.mlm_weight", "0 leaves nothing to learn", fix="1 is the usual weight")
-    if objective.name == "rtd" and objective.mlm_weight == objective.rtd_weight == 0:
+    if objective.name != "mlm" and objective.mlm_weight == objective.rtd_weight == 0:
         raise ConfigError("objective.rtd_weight", "both weights are 0: nothing to learn", fix="50 is the usual weight")
+    if objective.contrastive_weight and objective.name != "rtd":
+        reason = f"{objective.name} does not say which sequences were corrupted"
+        raise ConfigError("objective.contrastive_weight", reason, fix="0, or objective.name=rtd")
+    if objective.name == "electric" and config.generator.kind != "two-tower":
+        reason = f"{config.generator.kind} does not give the probability of a token that it has seen"
+        raise ConfigError("generator.kind", reason, fix="electric needs generator.kind=two-tower")
+
+
+def _generator(config: Config) -> None:
+    generator, objective = config.generator, config.objective.name
+    learns = generator.kind in ("transformer", "two-tower")
+    if generator.tying == "all":
+        if generator.kind != "transformer" or objective not in ("rtd", "rtd-15"):
+            reason = f"all weights cannot be one network's for generator.kind {generator.kind} and {objective}"
+            raise ConfigError("generator.tying", reason, fix="embeddings")
+        if (generator.width, generator.depth) != (1.0, 1.0):
+            reason = "all weights are shared only between networks of one size"
+            raise ConfigError("generator.tying", reason, fix="generator.width=1 generator.depth=1")
+    if config.train.algorithm != "joint":
+        if objective != "rtd" or not learns or generator.tying == "all":
+            reason = f"{config.train.algorithm} trains a separate generator for objective rtd"
+            raise ConfigError("train.algorithm", reason, fix="joint")
+        if config.train.algorithm == "adversarial" and generator.kind != "transformer":
+            raise ConfigError("train.algorithm", "adversarial needs generator.kind transformer", fix="joint")
+    if config.train.algorithm == "two-stage":
+        if config.train.max_minutes:
+            raise ConfigError("train.max_minutes", "two stages have a number of steps each", fix="train.steps")
+        if config.train.generator_steps >= config.train.steps:
+            reason = f"{config.train.generator_steps} leaves no step of {config.train.steps} for the discriminator"
+            raise ConfigError("train.generator_steps", reason, fix="0 means half of the run")
+        if config.train.start_from_generator and (generator.width, generator.depth) != (1.0, 1.0):
+            reason = "a discriminator starts from a generator of its own size only"
+            raise ConfigError(
+                "train.start_from_generator", reason, fix="generator.width=1 generator.depth=1, or turn it off"
+            )
 
 
 def _batches(config: Config) -> None:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from electra.config.schema import Config
-from electra.model.encoder import Encoder, Shape, discriminator_shape, generator_shape
-from electra.model.heads import DetectionHead, MaskedHead
+from electra.model.encoder import Encoder, Shape, TwoTower, discriminator_shape, generator_shape
+from electra.model.heads import CopyHead, DetectionHead, MaskedHead
 from electra.model.layers import Embeddings, Norm
 
 # Sites far apart give generator, discriminator and embeddings dropout patterns of their own.
@@ -17,17 +17,47 @@ GENERATOR_SITE, DISCRIMINATOR_SITE = 1_000_001, 2_000_002
 
 
 class Electra(nn.Module):
-    """Generator and discriminator; `tying` says which embeddings the generator reads."""
+    """Generator and discriminator; `generator.tying` says what they share.
+
+    `generator_embeddings` are the discriminator's where they are shared. `generator` is None where it has no weights
+    of its own: for frequencies and for `all`, where the discriminator's encoder is read in its place.
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
+        tying, learns = config.generator.tying, config.generator.kind in ("transformer", "two-tower")
         self.embeddings = _embeddings(config)
-        self.generator_embeddings = self.embeddings
         shape = generator_shape(config.model, config.generator)
-        self.generator = _encoder(shape, config)
-        self.generator_head = MaskedHead(shape.width, shape.embedding, config.model.vocab_size)
+        self.generator_embeddings = self.embeddings
+        if tying in ("none", "gdes") and learns:
+            self.generator_embeddings = _embeddings(config, shape.embedding)
+        self.shares_token_table = tying == "gdes" and learns
+        self.generator: Encoder | TwoTower | None = None
+        if learns and tying != "all":
+            two = config.generator.kind == "two-tower"
+            self.generator = _two_tower(shape, config) if two else _encoder(shape, config)
+        self.generator_head: MaskedHead | None = None
+        if learns:
+            inputs = 2 * shape.width if config.generator.kind == "two-tower" else shape.width
+            self.generator_head = MaskedHead(inputs, shape.embedding, config.model.vocab_size)
         self.discriminator = _encoder(discriminator_shape(config.model), config)
-        self.discriminator_head = DetectionHead(config.model.width)
+        self.discriminator_head = _head(config)
+        if config.objective.contrastive_weight:
+            self.sentence_head = nn.Linear(config.model.width, 1)
+        if config.train.algorithm == "adversarial":
+            self.baseline_head = nn.Linear(shape.width, 1)
+
+    def embed(self, ids_BL: Tensor, segments_BL: Tensor, keys_B: Tensor | None) -> Tensor:
+        """What the discriminator reads; the generator's token table, where it is read too, gets no gradient from it."""
+        base_VE = self.generator_embeddings.token.weight.detach() if self.shares_token_table else None
+        embedded_BLE: Tensor = self.embeddings(ids_BL, segments_BL, keys_B, base_VE)
+        return embedded_BLE
+
+    @property
+    def masked_encoder(self) -> Encoder:
+        """The encoder that reads masked text: the generator's, or the discriminator's where all is shared."""
+        assert not isinstance(self.generator, TwoTower)
+        return self.discriminator if self.generator is None else self.generator
 
 
 class Bert(nn.Module):
@@ -45,10 +75,13 @@ def build_model(config: Config) -> Electra | Bert:
     """A freshly initialised network for the configured objective, the same for the same seed."""
     model = Bert(config) if config.objective.name == "mlm" else Electra(config)
     initialise(model, std=config.model.init_std, seed=config.seed)
+    if isinstance(model, Electra) and model.shares_token_table:
+        nn.init.zeros_(model.embeddings.token.weight)  # a difference from the generator's table, none at first
     if isinstance(model, Electra) and config.objective.base_rate_start:
         # Learning the base rate through the layers pushes all tokens the same way, until they look alike to the head.
         rate = config.masking.rate
-        nn.init.constant_(model.discriminator_head.score.bias, math.log(rate / (1 - rate)))
+        if isinstance(model.discriminator_head, DetectionHead):
+            nn.init.constant_(model.discriminator_head.score.bias, math.log(rate / (1 - rate)))
     return model
 
 
@@ -77,10 +110,23 @@ def _truncated_normal(weight: Tensor, std: float, generator: torch.Generator) ->
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)
 
 
-def _embeddings(config: Config) -> Embeddings:
+def _embeddings(config: Config, width: int | None = None) -> Embeddings:
     model = config.model
-    return Embeddings(model.vocab_size, model.positions, model.embedding, model.dropout)
+    return Embeddings(model.vocab_size, model.positions, width or model.embedding, model.dropout)
 
 
 def _encoder(shape: Shape, config: Config) -> Encoder:
     return Encoder(shape, dropout=config.model.dropout, attention_dropout=config.model.attention_dropout)
+
+
+def _two_tower(shape: Shape, config: Config) -> TwoTower:
+    return TwoTower(shape, dropout=config.model.dropout, attention_dropout=config.model.attention_dropout)
+
+
+def _head(config: Config) -> DetectionHead | MaskedHead | CopyHead:
+    model = config.model
+    if config.objective.name == "replace-mlm":
+        return MaskedHead(model.width, model.embedding, model.vocab_size)
+    if config.objective.name == "all-tokens-mlm":
+        return CopyHead(model.width, model.embedding, model.vocab_size)
+    return DetectionHead(model.width)

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from electra.config.schema import GeneratorConfig, ModelConfig
+from electra.model.dropout import site_keys
 from electra.model.layers import Layer
+
+BACKWARDS_SITE = 4_000_004
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,10 +33,14 @@ def discriminator_shape(model: ModelConfig) -> Shape:
 
 
 def generator_shape(model: ModelConfig, generator: GeneratorConfig) -> Shape:
-    """The generator's sizes: fractions of the discriminator's, heads of 64 units, blocks of four widths."""
+    """The generator's sizes: fractions of the discriminator's, heads of 64 units, blocks of four widths.
+
+    A token table of its own is as wide as the generator, so that nothing is projected, as in the released code.
+    """
     width = round(model.width * generator.width)
     layers = max(1, round(model.layers * generator.depth))
-    return Shape(layers=layers, width=width, heads=max(1, width // 64), ffn=4 * width, embedding=model.embedding)
+    embedding = width if generator.tying == "none" else model.embedding
+    return Shape(layers=layers, width=width, heads=max(1, width // 64), ffn=4 * width, embedding=embedding)
 
 
 def padding_bias(lengths_B: Tensor, length: int, dtype: torch.dtype) -> Tensor:
@@ -54,12 +61,55 @@ class Encoder(nn.Module):
             Layer(shape.width, shape.heads, shape.ffn, dropout, attention_dropout) for _ in range(shape.layers)
         )
 
-    def forward(self, x_BLE: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None = None) -> Tensor:
-        """Last hidden states (B, L, D); `lengths_B` None means no padding; `keys_B` None means no dropout."""
+    def forward(
+        self,
+        x_BLE: Tensor,
+        lengths_B: Tensor | None,
+        keys_B: Tensor | None = None,
+        sight_LL: Tensor | None = None,
+    ) -> Tensor:
+        """Last hidden states (B, L, D); `lengths_B` None means no padding; `keys_B` None means no dropout.
+
+        `sight_LL` is added to the attention scores of every sequence, [i, j] for what token i sees of token j.
+        """
         x = x_BLE.to(next(self.layers.parameters()).dtype)
         if self.project is not None:
             x = self.project(x)
         bias = None if lengths_B is None else padding_bias(lengths_B, x.shape[1], x.dtype)
+        if sight_LL is not None:
+            sight = sight_LL.to(x.dtype)[None, None]
+            bias = (
+                sight if bias is None else torch.maximum(bias + sight, torch.full_like(sight, torch.finfo(x.dtype).min))
+            )
         for number, layer in enumerate(self.layers):
             x = layer(x, bias, keys_B, number * Layer.SITES)
         return x
+
+
+class TwoTower(nn.Module):
+    """Two causal encoders, one reading forwards and one backwards: what each position's context says of it.
+
+    A token is described by what stands before it and after it, never by itself, so nothing need be masked.
+    """
+
+    def __init__(self, shape: Shape, *, dropout: float, attention_dropout: float) -> None:
+        super().__init__()
+        self.shape = shape
+        self.forwards = Encoder(shape, dropout=dropout, attention_dropout=attention_dropout)
+        self.backwards = Encoder(shape, dropout=dropout, attention_dropout=attention_dropout)
+
+    def forward(self, x_BLE: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None = None) -> Tensor:
+        """(B, L, 2D): the forward state of the token before, then the backward state of the token after; 0 at ends."""
+        length = x_BLE.shape[1]
+        hidden = torch.finfo(torch.float32).min / 4  # twice this is still a number, in bf16 too
+        later_LL = torch.full((length, length), hidden, device=x_BLE.device).triu(1)
+        before_BLD = self.forwards(x_BLE, lengths_B, keys_B, later_LL)
+        after_BLD = self.backwards(x_BLE, lengths_B, site_keys(keys_B, BACKWARDS_SITE), later_LL.T)
+        nothing = torch.zeros_like(before_BLD[:, :1])
+        return torch.cat(
+            (
+                torch.cat((nothing, before_BLD[:, :-1]), dim=1),
+                torch.cat((after_BLD[:, 1:], nothing), dim=1),
+            ),
+            dim=2,
+        )

@@ -43,6 +43,20 @@ class DetectionHead(nn.Module):
         return scores_BL.float()
 
 
+class CopyHead(nn.Module):
+    """Logits over the vocabulary for every token, and one for keeping the token that is there."""
+
+    def __init__(self, width: int, embedding: int, vocab: int) -> None:
+        super().__init__()
+        self.masked = MaskedHead(width, embedding, vocab)
+        self.copy = nn.Linear(width, 1)
+
+    def copies(self, hidden_BLD: Tensor) -> Tensor:
+        """(B, L) logits of keeping the token."""
+        scores_BL: Tensor = self.copy(hidden_BLD).squeeze(-1)
+        return scores_BL.float()
+
+
 class OutputHead(nn.Module):
     """Dropout and one linear layer: C numbers for a text from its first token, or for every token."""
 

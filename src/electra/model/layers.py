@@ -98,9 +98,14 @@ class Embeddings(nn.Module):
         self.segment = nn.Embedding(2, width)
         self.norm = Norm(width)
 
-    def forward(self, ids_BL: Tensor, segments_BL: Tensor, keys_B: Tensor | None) -> Tensor:
+    def forward(
+        self, ids_BL: Tensor, segments_BL: Tensor, keys_B: Tensor | None, base_VE: Tensor | None = None
+    ) -> Tensor:
+        """(B, L, E); `base_VE` is a token table that is added to the own one."""
         length = ids_BL.shape[1]
         table_2E = self.segment.weight
         segment_BLE = torch.lerp(table_2E[0], table_2E[1], segments_BL[..., None].to(table_2E.dtype))
         summed_BLE = self.token(ids_BL) + self.position.weight[:length] + segment_BLE
+        if base_VE is not None:
+            summed_BLE = summed_BLE + F.embedding(ids_BL, base_VE)
         return dropout(self.norm(summed_BLE), self.rate, keys_B)

@@ -37,10 +37,20 @@ def pad_vocabulary(table_VE: Tensor, bias_V: Tensor) -> tuple[Tensor, Tensor]:
     return F.pad(table_VE, (0, 0, 0, missing)), F.pad(bias_V, (0, missing), value=-1e4)
 
 
-def sample(log_probabilities_MV: Tensor, keys_M: Tensor) -> Tensor:
-    """One token id a row, drawn from its distribution: first a block by its total, then a token inside it."""
+def sample(
+    log_probabilities_MV: Tensor, keys_M: Tensor, *, temperature: float = 1.0, forbidden_M: Tensor | None = None
+) -> Tensor:
+    """One token id a row, drawn from its distribution: first a block by its total, then a token inside it.
+
+    A `temperature` above 1 makes unlikely tokens likelier; a row's `forbidden` token is never drawn.
+    """
     with torch.no_grad():
-        p_MKT = log_probabilities_MV.detach().exp().unflatten(1, (-1, BLOCK))
+        p_MV = (
+            log_probabilities_MV.detach() / temperature if temperature != 1.0 else log_probabilities_MV.detach()
+        ).exp()
+        if forbidden_M is not None:
+            p_MV = p_MV.scatter(1, forbidden_M[:, None], 0.0)
+        p_MKT = p_MV.unflatten(1, (-1, BLOCK))
         draws_M2 = rng.uniform(
             rng.bits(keys_M[:, None], rng.mix(torch.arange(2, dtype=torch.int32, device=keys_M.device)))
         )

@@ -4,20 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+from torch import Tensor
+
 from electra.batches.layout import Specials
 from electra.config.schema import Config
+from electra.errors import ConfigError
 from electra.objective.base import Objective
 from electra.objective.mlm import MaskedLanguageModelling
+from electra.objective.propose import Frequencies, MaskedNetwork, Proposer, TwoTowerNetwork
 from electra.objective.rtd import ReplacedTokenDetection
 
-OBJECTIVES: dict[str, Callable[..., Objective]] = {"rtd": ReplacedTokenDetection, "mlm": MaskedLanguageModelling}
+Counts = Callable[[], Tensor]
+"""How often each token occurs in the training text; asked only where something needs it."""
 
 
-def build_objective(config: Config, specials: Specials) -> Objective:
+def build_objective(config: Config, specials: Specials, *, counts: Counts | None = None) -> Objective:
     """The configured objective over a vocabulary with these special tokens."""
-    return OBJECTIVES[config.objective.name](
+    special = (specials.cls, specials.sep, specials.mask)
+    if config.objective.name == "mlm":
+        return MaskedLanguageModelling(
+            weights=config.objective, masking=config.masking, special=special, mask_id=specials.mask
+        )
+    proposer = build_proposer(config, specials, counts)
+    return ReplacedTokenDetection(
         weights=config.objective,
         masking=config.masking,
-        special=(specials.cls, specials.sep, specials.mask),
-        mask_id=specials.mask,
+        special=special,
+        proposer=proposer,
+        chosen_only=config.objective.name == "rtd-15",
     )
+
+
+def build_proposer(config: Config, specials: Specials, counts: Counts | None) -> Proposer:
+    """What proposes replacements."""
+    generator = config.generator
+    if generator.kind == "transformer":
+        return MaskedNetwork(masking=config.masking, generator=generator, mask_id=specials.mask)
+    if generator.kind == "two-tower":
+        return TwoTowerNetwork(generator=generator)
+    if generator.kind == "uniform":
+        weights = torch.ones(config.model.vocab_size)
+    elif counts is None:
+        raise ConfigError("generator.kind", "unigram needs the frequencies of the training text")
+    else:
+        weights = counts()
+    weights = weights.clone()
+    weights[[specials.pad, specials.cls, specials.sep, specials.mask]] = 0
+    return Frequencies.of(weights, generator)

@@ -1,0 +1,150 @@
+"""Who proposes the replacements: a network, two causal ones, the corpus's frequencies, or chance.
+
+Shapes: B sequences, L length, S prediction slots, M = B·S, V vocabulary (padded to whole blocks), D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from electra import rng
+from electra.batches.masking import Slots
+from electra.batches.sequences import Sequences
+from electra.config.schema import GeneratorConfig, MaskingConfig
+from electra.model.electra import GENERATOR_SITE, Electra
+from electra.model.encoder import TwoTower
+from electra.objective.base import gather_slots
+from electra.objective.corrupt import mask, pad_vocabulary, sample, slot_keys
+
+
+class Proposal(NamedTuple):
+    """What stands at the slots instead of the text: a distribution, and a sample of it."""
+
+    logp_MV: Tensor
+    sampled_M: Tensor
+    gold_M: Tensor
+    shown_BL: Tensor
+    """What the generator read."""
+    hidden_MD: Tensor | None = None
+    """The generator's states at the slots, where it has any."""
+
+
+class Proposer(Protocol):
+    """A generator as the objectives see it."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether it has weights, and so a loss."""
+
+    def propose(self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool) -> Proposal:
+        """A distribution and a sample for every slot."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MaskedNetwork:
+    """A transformer that reads the text with the slots masked (the paper's generator)."""
+
+    masking: MaskingConfig
+    generator: GeneratorConfig
+    mask_id: int
+    learns = True
+
+    def propose(self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool) -> Proposal:
+        shown_BL = mask(batch, slots, masked_share=self.masking.masked_share, mask_id=self.mask_id)
+        keys_B = rng.fold(batch.keys_B, GENERATOR_SITE) if dropout else None
+        x_BLE = model.generator_embeddings(shown_BL, batch.segments_BL, keys_B)
+        hidden_BLD = model.masked_encoder(x_BLE, batch.lengths_B, keys_B)
+        hidden_MD = gather_slots(hidden_BLD, slots.positions_BS)
+        return _from_states(model, hidden_MD, batch, slots, shown_BL, self.generator)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TwoTowerNetwork:
+    """Two causal transformers over the unmasked text; a token is foretold from what stands on both its sides."""
+
+    generator: GeneratorConfig
+    learns = True
+
+    def propose(self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool) -> Proposal:
+        assert isinstance(model.generator, TwoTower)
+        keys_B = rng.fold(batch.keys_B, GENERATOR_SITE) if dropout else None
+        x_BLE = model.generator_embeddings(batch.ids_BL, batch.segments_BL, keys_B)
+        hidden_MD = gather_slots(model.generator(x_BLE, batch.lengths_B, keys_B), slots.positions_BS)
+        return _from_states(model, hidden_MD, batch, slots, batch.ids_BL, self.generator)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Frequencies:
+    """Tokens by how often they occur in the corpus, whatever stands around them; equal weights for `uniform`.
+
+    Drawn by Walker's alias method: one table lookup and one comparison a sample, exact up to the draw's 23 bits.
+    """
+
+    logp_V: Tensor
+    keep_V: Tensor
+    alias_V: Tensor
+    generator: GeneratorConfig
+    learns = False
+
+    @staticmethod
+    def of(weights_V: Tensor, generator: GeneratorConfig) -> Frequencies:
+        """A proposer that draws in proportion to `weights`."""
+        weights = weights_V.double().cpu()
+        keep_V, alias_V = alias_tables(weights)
+        logp_V, _ = pad_vocabulary(torch.zeros(len(weights), 1), (weights / weights.sum()).log().float())[::-1]
+        return Frequencies(logp_V=logp_V.clamp(min=-1e4), keep_V=keep_V, alias_V=alias_V, generator=generator)
+
+    def propose(self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool) -> Proposal:
+        device = batch.ids_BL.device
+        gold_M = batch.ids_BL.gather(1, slots.positions_BS).flatten().long()
+        logp_MV = self.logp_V.to(device).expand(len(gold_M), -1)
+        keys_M = slot_keys(batch, slots)
+        if self.generator.temperature != 1.0 or self.generator.disallow_correct:
+            forbidden_M = gold_M if self.generator.disallow_correct else None
+            sampled_M = sample(logp_MV, keys_M, temperature=self.generator.temperature, forbidden_M=forbidden_M)
+        else:
+            sampled_M = draw_alias(self.keep_V.to(device), self.alias_V.to(device), keys_M)
+        return Proposal(logp_MV, sampled_M, gold_M, batch.ids_BL)
+
+
+def alias_tables(weights_V: Tensor) -> tuple[Tensor, Tensor]:
+    """For each column of a table of equal columns: the share of it that is its own, and whose the rest is."""
+    count = len(weights_V)
+    share = (weights_V.double() * count / weights_V.sum()).tolist()
+    alias = list(range(count))
+    small = [i for i, value in enumerate(share) if value < 1]
+    large = [i for i, value in enumerate(share) if value >= 1]
+    while small and large:
+        low, high = small.pop(), large[-1]
+        alias[low] = high
+        share[high] -= 1 - share[low]
+        if share[high] < 1:
+            small.append(large.pop())
+    for i in (*small, *large):  # what is left is 1 but for rounding
+        share[i] = 1.0
+    return torch.tensor(share, dtype=torch.float32), torch.tensor(alias)
+
+
+def draw_alias(keep_V: Tensor, alias_V: Tensor, keys_M: Tensor) -> Tensor:
+    """One index a key: a column by one draw, and its own or its alias's by another."""
+    count = len(keep_V)
+    words_M2 = rng.bits(keys_M[:, None], rng.mix(torch.arange(2, dtype=torch.int32, device=keys_M.device)))
+    column_M = ((words_M2[:, 0].long() & 0xFFFFFFFF) * count) >> 32
+    own_M = rng.uniform(words_M2[:, 1]) < keep_V[column_M]
+    return torch.where(own_M, column_M, alias_V[column_M])
+
+
+def _from_states(
+    model: Electra, hidden_MD: Tensor, batch: Sequences, slots: Slots, shown_BL: Tensor, generator: GeneratorConfig
+) -> Proposal:
+    assert model.generator_head is not None
+    table_VE, bias_V = pad_vocabulary(model.generator_embeddings.token.weight, model.generator_head.bias)
+    logp_MV = model.generator_head(hidden_MD, table_VE, bias_V).float().log_softmax(1)
+    gold_M = batch.ids_BL.gather(1, slots.positions_BS).flatten().long()
+    forbidden_M = gold_M if generator.disallow_correct else None
+    sampled_M = sample(logp_MV, slot_keys(batch, slots), temperature=generator.temperature, forbidden_M=forbidden_M)
+    return Proposal(logp_MV, sampled_M, gold_M, shown_BL, hidden_MD)
