@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from electra.batches.loader import EXTRA_COLUMNS
 from electra.batches.sequences import unpack
+from electra.finetune.batching import pack
 from electra.finetune.network import Tuned
 from electra.finetune.rows import Features
 from electra.finetune.spans import SpanScores
@@ -46,7 +46,7 @@ def answers(
     with torch.inference_mode():
         before: tuple[list[int], dict[str, torch.Tensor]] | None = None
         for chosen in _batches(features, batch_size=batch_size, beam=beam if span else 0):
-            rows = torch.from_numpy(pack(features, chosen, pad_id=pad_id, positions=_positions(tuned)))
+            rows = torch.from_numpy(pack(features, chosen, pad_id=pad_id, grain=_STEP, positions=_positions(tuned)))
             said = tuned.answer(unpack(rows.to(device, non_blocking=True)), beam=beam)
             for batch in (before,) if before else ():  # fetched while the device works on the next one
                 finished += _keep(found, batch[0], batch[1])
@@ -66,20 +66,6 @@ def answers(
     outputs = 1 if tuned.spec.kind == "regress" else len(tuned.spec.labels)
     scores = np.stack([row["scores"] for row in whole]) if whole else np.zeros((0, outputs), np.float32)
     return {"scores": scores}
-
-
-def pack(features: Features, chosen: list[int], *, pad_id: int, positions: int) -> NDArray[np.int32]:
-    """These sequences as packed rows with key 0, padded to a multiple of 8 but not beyond the model's positions."""
-    longest = max(len(features.ids[number]) for number in chosen)
-    assert longest <= positions, f"a sequence of {longest} tokens for a model with {positions} positions"
-    length = min(-(-longest // _STEP) * _STEP, positions)
-    rows = np.zeros((len(chosen), length + EXTRA_COLUMNS), np.int32)
-    rows[:, :length] = pad_id
-    for row, number in zip(rows, chosen, strict=True):
-        ids = features.ids[number]
-        row[: len(ids)] = ids
-        row[length : length + 2] = len(ids), features.a_lengths[number]
-    return rows
 
 
 def span_scores(said: Said) -> SpanScores:

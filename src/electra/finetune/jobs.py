@@ -8,22 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from electra.config.finetune import FinetuneConfig
 from electra.errors import ConfigError, DataError
-from electra.finetune.answers import Said
+from electra.finetune.answers import Said, span_scores
 from electra.finetune.conll import bioes_tags, is_chunked, read_conll, tags_of, to_bioes
 from electra.finetune.features import encode_sequences, encode_words, join_words, swapped
 from electra.finetune.glue import has_split, read_glue
 from electra.finetune.glue_tasks import TASKS
 from electra.finetune.judging import Verdict, judge_scores, judge_tags, read_scores
-from electra.finetune.rows import Example, Features, Kind, Question
-from electra.finetune.spans import Answer, SpanScores, decode
+from electra.finetune.rows import Example, Features, Kind
+from electra.finetune.spans import Answer, decode
 from electra.finetune.squad import gold_texts, read_squad
 from electra.finetune.tables import labels_of, read_table
 from electra.finetune.task import Task
-from electra.finetune.windows import Windows, cut_windows
+from electra.finetune.windows import cut_windows
 from electra.metrics.squad import squad_scores
 from electra.progress import say
 from electra.tokenizer.codec import Tokenizer
@@ -180,7 +179,9 @@ def question_job(name: str, files: Mapping[str, Path], *, tokenizer: Tokenizer, 
     metrics = ("exact", "f1", "best_exact", "best_f1") if null else ("exact", "f1")
 
     def found(said: Said) -> list[Answer]:
-        return decode_spans(said, windows=dev, questions=read["dev"], config=config)
+        return decode(
+            span_scores(said), windows=dev, questions=read["dev"], n_best=config.n_best, max_answer=config.max_answer
+        )
 
     def judge(said: Said) -> Verdict:
         answers = found(said)
@@ -209,21 +210,6 @@ _METRICS: dict[Kind, tuple[str, ...]] = {
     "multilabel": ("micro_f1", "macro_f1", "subset_accuracy"),
     "regress": ("spearman", "pearson", "mse"),
 }
-
-
-def decode_spans(
-    said: Said, *, windows: Windows, questions: Sequence[Question], config: FinetuneConfig
-) -> list[Answer]:
-    """The answers to questions from what a span head said about their windows."""
-    arrays: dict[str, NDArray[Any]] = {name: np.asarray(value) for name, value in said.items()}
-    scores = SpanScores(
-        starts_NK=arrays["starts"],
-        start_at_NK=arrays["start_at"],
-        ends_NKK=arrays["ends"],
-        end_at_NKK=arrays["end_at"],
-        impossible_N=arrays["null"],
-    )
-    return decode(scores, windows=windows, questions=questions, n_best=config.n_best, max_answer=config.max_answer)
 
 
 def _with_mismatched(task: Task, examples: Mapping[str, object]) -> Task:
