@@ -116,7 +116,7 @@ def test_glue(model: Path, data: Path, tmp_path: Path) -> None:
     assert "average over CoLA, RTE (2 of the 8 GLUE tasks), on subsets of CoLA, RTE" in result.stdout
     assert "RTE: subset of train: 24 of 2,490 rows" in result.stdout
     assert f"done: {out}  (again at any time: electra evaluate {out})" in result.stdout
-    assert "2 tasks, 1 seeds each" in result.stderr
+    assert "2 tasks, 1 seed each" in result.stderr
     assert (out / "leaderboard" / "CoLA.tsv").is_file() and not (out / "cola" / "seed-0" / "task.json").exists()
     again = done("glue", "--model", model, "--data", data, "--out", out, "--tasks", "rte,cola", *FAST)
     assert again.stdout == result.stdout and "CoLA: 1 seeds already there" in again.stderr

@@ -33,12 +33,15 @@ MODEL = click.option(
     help="A run, a checkpoint, an exported or a transformers ELECTRA folder, or a fine-tuned model.",
 )
 SEEDS = click.option(
-    "--seeds", default=1, show_default=True, type=click.IntRange(1), help="Runs, each from a seed of its own."
+    "--seeds", default=1, show_default=True, type=click.IntRange(1), help="How many runs, each with a seed of its own."
 )
 TOGETHER = click.option(
-    "--together", default=0, type=click.IntRange(0), help="Seeds trained side by side (default: as pays off)."
+    "--together",
+    default=0,
+    type=click.IntRange(0),
+    help="Seeds trained side by side on a GPU (default: as many as pay off).",
 )
-UNTRAINED = click.option("--untrained", is_flag=True, help="Start from fresh weights instead: the comparison.")
+UNTRAINED = click.option("--untrained", is_flag=True, help="Start from fresh weights, to see what pre-training brings.")
 
 
 @click.command("finetune")
@@ -83,6 +86,10 @@ def command(
     `questions` from SQuAD JSON. A folder of your own holds files named train and dev.
 
     Settings are the paper's for the model's size; change them as KEY=VALUE: lr=1e-4, epochs=5, length=256, seed=10.
+
+    \b
+    electra finetune rte --model run --data glue --out rte --seeds 5
+    electra finetune classify --model run --data mine --label verdict --out mine-tuned
     """
     known = (*GLUE, *SQUAD, *OWN)
     if task not in known:

@@ -44,8 +44,8 @@ def command(
 ) -> None:
     """Fine-tune a model on every GLUE task found; run it again to continue.
 
-    Leaderboard files are written where test sets are at hand, from the run with the median score. KEY=VALUE
-    settings hold for every task.
+    Settings are the paper's for the model's size and each task; KEY=VALUE changes them for every task. Files for the
+    GLUE leaderboard are written where test sets are there, from the seed with the median score.
     """
     import time
 
@@ -86,7 +86,7 @@ def command(
         )
         suite = suite.with_result(run_task(start, job, plan=plan, out=out, folder=out / task.name))
     show(suite)
-    say(f"{len(suite.results)} tasks, {seeds} seeds each, in {clock(time.monotonic() - began)}")
+    say(f"{len(suite.results)} tasks, {seeds} seed{'s' * (seeds > 1)} each, in {clock(time.monotonic() - began)}")
     click.echo(f"done: {out}  (again at any time: electra evaluate {out})")
 
 
