@@ -6,7 +6,7 @@ Shapes: B sequences, L length, S prediction slots, M = B·S, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,16 @@ from electra.model.electra import DISCRIMINATOR_SITE, Electra
 from electra.objective.base import Evaluation, Outcome
 from electra.objective.corrupt import replace
 from electra.objective.propose import Proposal, Proposer
+
+
+class Detection(NamedTuple):
+    """Sums over a micro-batch that carry gradients, the discriminator's loss token by token, and the log's sums."""
+
+    mlm_sum: Tensor
+    rtd_sum: Tensor
+    bce_BL: Tensor
+    sums: tuple[Tensor, ...]
+    """In the order of the objective's `stats`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,17 +55,22 @@ class ReplacedTokenDetection:
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
         electra = cast(Electra, model)
         proposal = self.proposer.propose(electra, batch, slots, dropout=True)
+        found = self.detect(electra, batch, slots, proposal)
+        loss = self.weights.rtd_weight * found.rtd_sum / counts[1].clamp(min=1)
+        if self.proposer.learns:
+            loss = loss + self.weights.mlm_weight * found.mlm_sum / counts[0].clamp(min=1)
+        return Outcome(loss, torch.stack([value.float() for value in found.sums]))
+
+    def detect(self, model: Electra, batch: Sequences, slots: Slots, proposal: Proposal) -> Detection:
+        """The losses of both networks over what was proposed, with dropout in the discriminator."""
         used_M = slots.used_BS.flatten().float()
         mlm_sum = (F.nll_loss(proposal.logp_MV, proposal.gold_M, reduction="none") * used_M).sum()
         seen_BL = self._corrupt(batch, slots, proposal)
         replaced_BL = seen_BL != batch.ids_BL
-        scores_BL = self._detect(electra, batch, seen_BL, dropout=True)
+        scores_BL = detection_logits(model, batch, seen_BL, dropout=True)
         judged_BL = self._judged(batch, slots)
         bce_BL = F.binary_cross_entropy_with_logits(scores_BL, replaced_BL.float(), reduction="none")
         rtd_sum = (bce_BL * judged_BL).sum()
-        loss = self.weights.rtd_weight * rtd_sum / counts[1].clamp(min=1)
-        if self.proposer.learns:
-            loss = loss + self.weights.mlm_weight * mlm_sum / counts[0].clamp(min=1)
         right = (((scores_BL > 0) == replaced_BL) & judged_BL).sum()
         sums = (
             mlm_sum.detach(),
@@ -66,7 +81,7 @@ class ReplacedTokenDetection:
             right,
             judged_BL.sum(),
         )
-        return Outcome(loss, torch.stack([value.float() for value in sums]))
+        return Detection(mlm_sum, rtd_sum, bce_BL, sums)
 
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
         electra = cast(Electra, model)
@@ -83,7 +98,7 @@ class ReplacedTokenDetection:
             shown_BL=proposal.shown_BL,
             sampled_right_BS=right_BS,
             replaced_BL=seen_BL,
-            logits_BL=self._detect(electra, batch, seen_BL, dropout=False),
+            logits_BL=detection_logits(electra, batch, seen_BL, dropout=False),
         )
 
     def means(self, sums: dict[str, float]) -> dict[str, float]:
@@ -110,8 +125,10 @@ class ReplacedTokenDetection:
         sampled_BS = proposal.sampled_M.view(slots.positions_BS.shape)
         return replace(batch, slots, sampled_BS, official=self.masking.policy == "official")
 
-    def _detect(self, model: Electra, batch: Sequences, seen_BL: Tensor, *, dropout: bool) -> Tensor:
-        keys_B = rng.fold(batch.keys_B, DISCRIMINATOR_SITE) if dropout else None
-        x_BLE = model.embed(seen_BL, batch.segments_BL, keys_B)
-        scores_BL: Tensor = model.discriminator_head(model.discriminator(x_BLE, batch.lengths_B, keys_B))
-        return scores_BL
+
+def detection_logits(model: Electra, batch: Sequences, seen_BL: Tensor, *, dropout: bool) -> Tensor:
+    """(B, L) what the discriminator's head says of the tokens seen."""
+    keys_B = rng.fold(batch.keys_B, DISCRIMINATOR_SITE) if dropout else None
+    x_BLE = model.embed(seen_BL, batch.segments_BL, keys_B)
+    scores_BL: Tensor = model.discriminator_head(model.discriminator(x_BLE, batch.lengths_B, keys_B))
+    return scores_BL
