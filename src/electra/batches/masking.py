@@ -28,6 +28,14 @@ def slot_count(length: int, rate: float) -> int:
     return min(length, int((rate + 0.005) * length))
 
 
+def candidates(ids_BL: Tensor, lengths_B: Tensor, special: tuple[int, ...]) -> Tensor:
+    """(B, L) the tokens that may be chosen: neither padding nor special."""
+    allowed_BL = torch.arange(ids_BL.shape[1], device=ids_BL.device) < lengths_B[:, None]
+    for token in special:
+        allowed_BL = allowed_BL & (ids_BL != token)
+    return allowed_BL
+
+
 def choose(
     ids_BL: Tensor, lengths_B: Tensor, keys_B: Tensor, *, masking: MaskingConfig, special: tuple[int, ...]
 ) -> Slots:
@@ -35,9 +43,7 @@ def choose(
     length = ids_BL.shape[1]
     slots = max(1, slot_count(length, masking.rate))
     place_L = torch.arange(length, device=ids_BL.device)
-    allowed_BL = place_L < lengths_B[:, None]
-    for token in special:
-        allowed_BL = allowed_BL & (ids_BL != token)
+    allowed_BL = candidates(ids_BL, lengths_B, special)
     wanted_B = torch.clamp(torch.round(lengths_B.float() * masking.rate), 1, slots)
     available_B = allowed_BL.sum(1)
     purpose_B1 = rng.fold(keys_B, CHOOSE)[:, None]

@@ -182,6 +182,27 @@ def _objective(config: Config) -> None:
     if objective.name == "electric" and config.generator.kind != "two-tower":
         reason = f"{config.generator.kind} does not give the probability of a token that it has seen"
         raise ConfigError("generator.kind", reason, fix="electric needs generator.kind=two-tower")
+    if objective.name == "electric":
+        _electric(config)
+
+
+def _electric(config: Config) -> None:
+    """Electric weighs the odds that a token was sampled, so it must know them."""
+    generator, masking = config.generator, config.masking
+    if masking.rate == 1:
+        raise ConfigError("masking.rate", "1 leaves no token of the text to learn from", fix="0.15 is the usual rate")
+    if masking.rare:
+        reason = "electric must know how often a token is replaced, and rare ones would be more often"
+        raise ConfigError("masking.rare", reason, fix="0")
+    if generator.temperature != 1:
+        reason = "electric must know the probability of a sample, which is that at 1"
+        raise ConfigError("generator.temperature", reason, fix="1")
+    if generator.disallow_correct:
+        reason = "electric needs samples of the generator as it is, right ones too"
+        raise ConfigError("generator.disallow_correct", reason, fix="false")
+    if config.objective.base_rate_start:
+        reason = "electric adds the share of replaced tokens to the output anyway"
+        raise ConfigError("objective.base_rate_start", reason, fix="false")
 
 
 def _generator(config: Config) -> None:

@@ -21,6 +21,17 @@ class Outcome(NamedTuple):
     sums: Tensor
 
 
+class Restoring(NamedTuple):
+    """How well the network that is kept names the original tokens; four tensors of one shape."""
+
+    nll: Tensor
+    right: Tensor
+    judged: Tensor
+    """Where the objective asks."""
+    replaced: Tensor
+    """Where another token stood in the original's place."""
+
+
 class Evaluation(NamedTuple):
     """Everything about a held-out batch, token by token; the detection fields are None without a discriminator."""
 
@@ -32,6 +43,11 @@ class Evaluation(NamedTuple):
     sampled_right_BS: Tensor | None = None
     replaced_BL: Tensor | None = None
     logits_BL: Tensor | None = None
+    restoring: Restoring | None = None
+    judged_BL: Tensor | None = None
+    """The tokens whose detection counts, where that is not every real one."""
+    fake_BL: Tensor | None = None
+    """The tokens to detect, where these are not the changed ones."""
 
 
 class Objective(Protocol):

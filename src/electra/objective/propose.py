@@ -70,10 +70,19 @@ class TwoTowerNetwork:
     learns = True
 
     def propose(self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool) -> Proposal:
+        return self.propose_from(model, self.states(model, batch, dropout=dropout), batch, slots)
+
+    def states(self, model: Electra, batch: Sequences, *, dropout: bool) -> Tensor:
+        """(B, L, 2D) what stands around every token says of it."""
         assert isinstance(model.generator, TwoTower)
         keys_B = rng.fold(batch.keys_B, GENERATOR_SITE) if dropout else None
         x_BLE = model.generator_embeddings(batch.ids_BL, batch.segments_BL, keys_B)
-        hidden_MD = gather_slots(model.generator(x_BLE, batch.lengths_B, keys_B), slots.positions_BS)
+        states_BLD: Tensor = model.generator(x_BLE, batch.lengths_B, keys_B)
+        return states_BLD
+
+    def propose_from(self, model: Electra, states_BLD: Tensor, batch: Sequences, slots: Slots) -> Proposal:
+        """`propose` with states that were computed already."""
+        hidden_MD = gather_slots(states_BLD, slots.positions_BS)
         return _from_states(model, hidden_MD, batch, slots, batch.ids_BL, self.generator)
 
 

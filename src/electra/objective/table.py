@@ -11,6 +11,7 @@ from electra.batches.layout import Specials
 from electra.config.schema import Config
 from electra.errors import ConfigError
 from electra.objective.base import Objective
+from electra.objective.electric import Electric
 from electra.objective.mlm import MaskedLanguageModelling
 from electra.objective.propose import Frequencies, MaskedNetwork, Proposer, TwoTowerNetwork
 from electra.objective.rtd import ReplacedTokenDetection
@@ -27,6 +28,9 @@ def build_objective(config: Config, specials: Specials, *, counts: Counts | None
             weights=config.objective, masking=config.masking, special=special, mask_id=specials.mask
         )
     proposer = build_proposer(config, specials, counts)
+    if config.objective.name == "electric":
+        assert isinstance(proposer, TwoTowerNetwork), "refused by the configuration's check"
+        return Electric(weights=config.objective, masking=config.masking, special=special, proposer=proposer)
     return ReplacedTokenDetection(
         weights=config.objective,
         masking=config.masking,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from electra.batches.sequences import unpack
 from electra.metrics.rtd import detection
-from electra.objective.base import Evaluation, Objective
+from electra.objective.base import Evaluation, Objective, Restoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,9 @@ class Sample:
 def evaluate(model: nn.Module, objective: Objective, batches: Iterable[Tensor]) -> tuple[dict[str, float], Sample]:
     """The figures over all batches of packed rows, and the first sequence as a sample."""
     sample: Sample | None = None
-    slots = nll = right = sampled = 0.0
+    slots = nll = right = 0.0
+    sampled: float | None = None
+    restoring: Tensor | None = None
     logits: list[NDArray[np.float32]] = []
     labels: list[NDArray[np.bool_]] = []
     with torch.inference_mode():
@@ -40,19 +42,37 @@ def evaluate(model: nn.Module, objective: Objective, batches: Iterable[Tensor]) 
             nll += float(seen.nll_BS[used].sum())
             right += float(seen.right_BS[used].sum())
             if seen.sampled_right_BS is not None:
-                sampled += float(seen.sampled_right_BS[used].sum())
+                sampled = (sampled or 0.0) + float(seen.sampled_right_BS[used].sum())
+            if seen.restoring is not None:
+                sums = _restored(seen.restoring)
+                restoring = sums if restoring is None else restoring + sums
             if seen.logits_BL is not None and seen.replaced_BL is not None:
-                real = torch.arange(batch.ids_BL.shape[1], device=rows.device) < batch.lengths_B[:, None]
-                logits.append(seen.logits_BL[real].float().cpu().numpy())
-                labels.append((seen.replaced_BL != batch.ids_BL)[real].cpu().numpy())
+                judged = seen.judged_BL
+                if judged is None:
+                    judged = torch.arange(batch.ids_BL.shape[1], device=rows.device) < batch.lengths_B[:, None]
+                fake = seen.replaced_BL != batch.ids_BL if seen.fake_BL is None else seen.fake_BL
+                logits.append(seen.logits_BL[judged].float().cpu().numpy())
+                labels.append(fake[judged].cpu().numpy())
             if sample is None:
                 sample = _sample(seen, batch.lengths_B)
     assert sample is not None, "no held-out sequences"
     figures = {"mlm_loss": nll / slots, "mlm_accuracy": right / slots}
-    if logits:
+    if sampled is not None:
         figures["sampled_accuracy"] = sampled / slots
+    if restoring is not None:
+        judged, cost, found, replaced, restored = restoring.tolist()
+        figures |= {"main_loss": cost / judged, "main_accuracy": found / judged}
+        figures["restored_accuracy"] = restored / max(1.0, replaced)
+    if logits:
         figures |= detection(np.concatenate(logits), np.concatenate(labels))
     return figures, sample
+
+
+def _restored(seen: Restoring) -> Tensor:
+    """Sums over the judged tokens: their count, nll, right ones, replaced ones, right ones of those."""
+    right, replaced = seen.right[seen.judged], seen.replaced[seen.judged]
+    sums = (seen.judged.sum(), seen.nll[seen.judged].sum(), right.sum(), replaced.sum(), (right & replaced).sum())
+    return torch.stack([value.double() for value in sums])
 
 
 def _sample(seen: Evaluation, lengths_B: Tensor) -> Sample:
