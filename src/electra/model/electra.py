@@ -54,6 +54,12 @@ class Electra(nn.Module):
         return embedded_BLE
 
     @property
+    def token_table(self) -> Tensor:
+        """The discriminator's token table, for a head that predicts tokens: what `embed` looks up."""
+        own_VE: Tensor = self.embeddings.token.weight
+        return own_VE + self.generator_embeddings.token.weight.detach() if self.shares_token_table else own_VE
+
+    @property
     def masked_encoder(self) -> Encoder:
         """The encoder that reads masked text: the generator's, or the discriminator's where all is shared."""
         assert not isinstance(self.generator, TwoTower)

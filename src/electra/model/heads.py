@@ -26,8 +26,13 @@ class MaskedHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab))
 
     def forward(self, hidden_MD: Tensor, table_VE: Tensor, bias_V: Tensor) -> Tensor:
-        x_ME = self.norm(F.gelu(self.dense(hidden_MD)))
+        x_ME = self.states(hidden_MD)
         return F.linear(x_ME, table_VE.to(x_ME.dtype), bias_V.to(x_ME.dtype))
+
+    def states(self, hidden_MD: Tensor) -> Tensor:
+        """What is compared with every entry of the token table."""
+        x_ME: Tensor = self.norm(F.gelu(self.dense(hidden_MD)))
+        return x_ME
 
 
 class DetectionHead(nn.Module):

@@ -60,8 +60,8 @@ def evaluate(model: nn.Module, objective: Objective, batches: Iterable[Tensor]) 
     if sampled is not None:
         figures["sampled_accuracy"] = sampled / slots
     if restoring is not None:
-        judged, cost, found, replaced, restored = restoring.tolist()
-        figures |= {"main_loss": cost / judged, "main_accuracy": found / judged}
+        asked, cost, found, replaced, restored = restoring.tolist()
+        figures |= {"main_loss": cost / asked, "main_accuracy": found / asked}
         figures["restored_accuracy"] = restored / max(1.0, replaced)
     if logits:
         figures |= detection(np.concatenate(logits), np.concatenate(labels))

@@ -64,7 +64,7 @@ def _finite(value: Any) -> Any:
 
 def status(line: dict[str, float | None]) -> str:
     """The part of a log line that a person watches."""
-    names = {"train/loss": "loss", "train/mlm_loss": "mlm", "train/rtd_loss": "rtd"}
+    names = {"train/loss": "loss", "train/mlm_loss": "mlm", "train/main_loss": "main", "train/rtd_loss": "rtd"}
     parts = [f"{short} {value:.3f}" for key, short in names.items() if (value := line.get(key)) is not None]
     speed, mfu, memory = line["perf/tokens_per_s"], line["perf/mfu"], line["perf/memory_gib"]
     parts.append(f"{scaled(speed or 0.0)} tok/s")
@@ -77,6 +77,11 @@ def status(line: dict[str, float | None]) -> str:
 def evaluation_line(step: int, figures: dict[str, float]) -> str:
     """The held-out figures in one line."""
     text = f"step {step}: held-out mlm {figures['mlm_loss']:.3f} (accuracy {figures['mlm_accuracy']:.1%})"
+    if "main_loss" in figures:
+        text += (
+            f", main {figures['main_loss']:.3f} (accuracy {figures['main_accuracy']:.1%},"
+            f" {figures['restored_accuracy']:.1%} of replaced)"
+        )
     if "rtd_loss" in figures:
         text += (
             f", rtd {figures['rtd_loss']:.4f} (AUC {figures['rtd_auc']:.3f}, precision {figures['rtd_precision']:.1%},"
