@@ -66,21 +66,19 @@ class Encoder(nn.Module):
         x_BLE: Tensor,
         lengths_B: Tensor | None,
         keys_B: Tensor | None = None,
-        sight_LL: Tensor | None = None,
+        unseen_LL: Tensor | None = None,
     ) -> Tensor:
         """Last hidden states (B, L, D); `lengths_B` None means no padding; `keys_B` None means no dropout.
 
-        `sight_LL` is added to the attention scores of every sequence, [i, j] for what token i sees of token j.
+        `unseen_LL` says, at [i, j], that token i does not see token j.
         """
         x = x_BLE.to(next(self.layers.parameters()).dtype)
         if self.project is not None:
             x = self.project(x)
         bias = None if lengths_B is None else padding_bias(lengths_B, x.shape[1], x.dtype)
-        if sight_LL is not None:
-            sight = sight_LL.to(x.dtype)[None, None]
-            bias = (
-                sight if bias is None else torch.maximum(bias + sight, torch.full_like(sight, torch.finfo(x.dtype).min))
-            )
+        if unseen_LL is not None:
+            bias = x.new_zeros(1, 1, 1, 1) if bias is None else bias
+            bias = bias.masked_fill(unseen_LL, torch.finfo(x.dtype).min)
         for number, layer in enumerate(self.layers):
             x = layer(x, bias, keys_B, number * Layer.SITES)
         return x
@@ -101,10 +99,12 @@ class TwoTower(nn.Module):
     def forward(self, x_BLE: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None = None) -> Tensor:
         """(B, L, 2D): the forward state of the token before, then the backward state of the token after; 0 at ends."""
         length = x_BLE.shape[1]
-        hidden = torch.finfo(torch.float32).min / 4  # twice this is still a number, in bf16 too
-        later_LL = torch.full((length, length), hidden, device=x_BLE.device).triu(1)
+        place_L = torch.arange(length, device=x_BLE.device)
+        later_LL = place_L[None, :] > place_L[:, None]
         before_BLD = self.forwards(x_BLE, lengths_B, keys_B, later_LL)
         after_BLD = self.backwards(x_BLE, lengths_B, site_keys(keys_B, BACKWARDS_SITE), later_LL.T)
+        if lengths_B is not None:  # what stands on padding has seen the whole text
+            after_BLD = after_BLD * (place_L < lengths_B[:, None])[..., None].to(after_BLD.dtype)
         nothing = torch.zeros_like(before_BLD[:, :1])
         return torch.cat(
             (
