@@ -75,7 +75,8 @@ class _Run:
         self.token_names = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
         specials = Specials(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
         self.model = build_model(config)
-        self.objective = build_objective(config, specials)
+        counts = partial(_counts, prepared)
+        self.objective = build_objective(config, specials, counts=counts, device=device)
         compute = hardware.compute_dtype(config.train.precision, device)
         self.master = Master(self.model, compute=compute, device=device)
         share = world.share(config.train.batch_size)
@@ -211,6 +212,11 @@ class _Run:
             rtd = {key: figures[key] for key in ("rtd_loss", "replaced_rate")}
             if warning := dead_discriminator(auc=figures["rtd_auc"], **rtd):
                 say(f"warning: {warning}")
+
+
+def _counts(prepared: Prepared) -> Tensor:
+    """How often each token occurs in the training text."""
+    return torch.from_numpy(prepared.train.counts(prepared.vocab_size))
 
 
 def _fit_vocabulary(config: Config, prepared: Prepared) -> Config:

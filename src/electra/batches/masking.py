@@ -37,9 +37,18 @@ def candidates(ids_BL: Tensor, lengths_B: Tensor, special: tuple[int, ...]) -> T
 
 
 def choose(
-    ids_BL: Tensor, lengths_B: Tensor, keys_B: Tensor, *, masking: MaskingConfig, special: tuple[int, ...]
+    ids_BL: Tensor,
+    lengths_B: Tensor,
+    keys_B: Tensor,
+    *,
+    masking: MaskingConfig,
+    special: tuple[int, ...],
+    log_weights_V: Tensor | None = None,
 ) -> Slots:
-    """The positions to predict: the rounded share of each row's tokens, never a special token or padding."""
+    """The positions to predict: the rounded share of each row's tokens, never a special token or padding.
+
+    With `log_weights_V` they are drawn without replacement, each time in proportion to the weights of the tokens left.
+    """
     length = ids_BL.shape[1]
     slots = max(1, slot_count(length, masking.rate))
     place_L = torch.arange(length, device=ids_BL.device)
@@ -51,6 +60,8 @@ def choose(
     # Unsigned hash, then position: no ties, so the same choice on every device.
     rank_BL = ((~allowed_BL).long() << 48) | ((words_BL.long() & 0xFFFFFFFF) << 16) | place_L
     number_S = torch.arange(slots, device=ids_BL.device)
+    if log_weights_V is not None:
+        rank_BL = _weighted(words_BL, log_weights_V[ids_BL.long()], allowed_BL)
     if masking.policy == "without_replacement":
         chosen_BS = rank_BL.topk(slots, dim=1, largest=False, sorted=True).indices
         used_BS = number_S < torch.minimum(wanted_B, available_B)[:, None]
@@ -61,6 +72,15 @@ def choose(
         chosen_BS = shuffled_BL.gather(1, pick_BS.clamp(max=length - 1))
         used_BS = (number_S < wanted_B[:, None]) & (available_B[:, None] > 0)
     return Slots(torch.where(used_BS, chosen_BS, 0), used_BS)
+
+
+def _weighted(words_BL: Tensor, log_weights_BL: Tensor, allowed_BL: Tensor) -> Tensor:
+    """(B, L) each token's place in the order of exponential waiting times; the rates are the weights."""
+    # Double precision keeps the order of the 32-bit words, so equal weights give the order of the words themselves.
+    share_BL = ((words_BL.long() & 0xFFFFFFFF).double() + 0.5) / 2**32
+    wait_BL = torch.log(-torch.log1p(-share_BL)) - log_weights_BL.double()
+    wait_BL = wait_BL.masked_fill(~allowed_BL, torch.inf)
+    return wait_BL.argsort(dim=1, stable=True).argsort(dim=1)
 
 
 def show_draws(slots: Slots, keys_B: Tensor) -> Tensor:

@@ -179,6 +179,12 @@ def _objective(config: Config) -> None:
     if objective.contrastive_weight and objective.name != "rtd":
         reason = f"{objective.name} does not say which sequences were corrupted"
         raise ConfigError("objective.contrastive_weight", reason, fix="0, or objective.name=rtd")
+    if objective.contrastive_weight and config.train.algorithm == "adversarial":
+        reason = "adversarial rewards samples, and some sequences would have none"
+        raise ConfigError("objective.contrastive_weight", reason, fix="0, or train.algorithm=joint")
+    if config.masking.rare and config.masking.policy == "official":
+        reason = "the official policy draws every token alike"
+        raise ConfigError("masking.rare", reason, fix="0, or masking.policy=without_replacement")
     if objective.name == "electric" and config.generator.kind != "two-tower":
         reason = f"{config.generator.kind} does not give the probability of a token that it has seen"
         raise ConfigError("generator.kind", reason, fix="electric needs generator.kind=two-tower")
@@ -215,6 +221,8 @@ def _generator(config: Config) -> None:
         if (generator.width, generator.depth) != (1.0, 1.0):
             reason = "all weights are shared only between networks of one size"
             raise ConfigError("generator.tying", reason, fix="generator.width=1 generator.depth=1")
+    if generator.tying == "gdes" and not learns:
+        raise ConfigError("generator.tying", f"generator.kind {generator.kind} has no table to share", fix="embeddings")
     if config.train.algorithm != "joint":
         if objective != "rtd" or not learns or generator.tying == "all":
             reason = f"{config.train.algorithm} trains a separate generator for objective rtd"

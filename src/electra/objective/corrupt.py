@@ -14,6 +14,7 @@ from electra.batches.masking import REPLACE, Slots, put, show_draws
 from electra.batches.sequences import Sequences
 
 BLOCK = 128  # vocabulary entries that sampling sums up together
+NEVER = -1e4  # a logit that no softmax picks
 
 
 def mask(batch: Sequences, slots: Slots, *, masked_share: float, mask_id: int) -> Tensor:
@@ -34,7 +35,7 @@ def mask_bert(batch: Sequences, slots: Slots, *, mask_id: int, vocab: int) -> Te
 def pad_vocabulary(table_VE: Tensor, bias_V: Tensor) -> tuple[Tensor, Tensor]:
     """Table and bias filled up to whole blocks with entries that no softmax ever picks."""
     missing = -table_VE.shape[0] % BLOCK
-    return F.pad(table_VE, (0, 0, 0, missing)), F.pad(bias_V, (0, missing), value=-1e4)
+    return F.pad(table_VE, (0, 0, 0, missing)), F.pad(bias_V, (0, missing), value=NEVER)
 
 
 def sample(
@@ -45,11 +46,7 @@ def sample(
     A `temperature` above 1 makes unlikely tokens likelier; a row's `forbidden` token is never drawn.
     """
     with torch.no_grad():
-        p_MV = (
-            log_probabilities_MV.detach() / temperature if temperature != 1.0 else log_probabilities_MV.detach()
-        ).exp()
-        if forbidden_M is not None:
-            p_MV = p_MV.scatter(1, forbidden_M[:, None], 0.0)
+        p_MV = _weights(log_probabilities_MV.detach(), temperature, forbidden_M)
         p_MKT = p_MV.unflatten(1, (-1, BLOCK))
         draws_M2 = rng.uniform(
             rng.bits(keys_M[:, None], rng.mix(torch.arange(2, dtype=torch.int32, device=keys_M.device)))
@@ -58,6 +55,17 @@ def sample(
         inside_MT = p_MKT.gather(1, block_M[:, None, None].expand(-1, 1, BLOCK)).squeeze(1)
         token_M = _pick(inside_MT, draws_M2[:, 1:])
         return block_M * BLOCK + token_M
+
+
+def _weights(logp_MV: Tensor, temperature: float, forbidden_M: Tensor | None) -> Tensor:
+    """What to draw in proportion to."""
+    if temperature == 1.0 and forbidden_M is None:
+        return logp_MV.exp()
+    scores_MV = (logp_MV / temperature).masked_fill(logp_MV < NEVER / 2, -torch.inf)
+    if forbidden_M is not None:
+        scores_MV = scores_MV.scatter(1, forbidden_M[:, None], -torch.inf)
+    # From the likeliest one: a sharpened or nearly certain distribution would leave zeros only.
+    return (scores_MV - scores_MV.amax(1, keepdim=True)).exp()
 
 
 def _pick(weights_MK: Tensor, draw_M1: Tensor) -> Tensor:

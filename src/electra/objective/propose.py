@@ -18,7 +18,7 @@ from electra.config.schema import GeneratorConfig, MaskingConfig
 from electra.model.electra import GENERATOR_SITE, Electra
 from electra.model.encoder import TwoTower
 from electra.objective.base import gather_slots
-from electra.objective.corrupt import mask, pad_vocabulary, sample, slot_keys
+from electra.objective.corrupt import NEVER, mask, pad_vocabulary, sample, slot_keys
 
 
 class Proposal(NamedTuple):
@@ -94,30 +94,41 @@ class Frequencies:
     """
 
     logp_V: Tensor
+    """For figures: a token that was never seen counts as half a sighting, so that its loss is a number."""
+    drawn_V: Tensor
+    """Log-probabilities of the samples, temperature included."""
     keep_V: Tensor
     alias_V: Tensor
-    generator: GeneratorConfig
+    disallow_correct: bool
     learns = False
 
     @staticmethod
     def of(weights_V: Tensor, generator: GeneratorConfig) -> Frequencies:
-        """A proposer that draws in proportion to `weights`."""
-        weights = weights_V.double().cpu()
-        keep_V, alias_V = alias_tables(weights)
-        logp_V, _ = pad_vocabulary(torch.zeros(len(weights), 1), (weights / weights.sum()).log().float())[::-1]
-        return Frequencies(logp_V=logp_V.clamp(min=-1e4), keep_V=keep_V, alias_V=alias_V, generator=generator)
+        """A proposer that draws in proportion to `weights`, on the device that these are on."""
+        weights, device = weights_V.double().cpu(), weights_V.device
+        drawn = torch.where(weights > 0, (weights / weights.max()) ** (1 / generator.temperature), 0.0)
+        keep_V, alias_V = alias_tables(drawn)
+        return Frequencies(
+            logp_V=_padded((weights.clamp(min=0.5) / weights.sum()).log()).to(device),
+            drawn_V=_padded((drawn / drawn.sum()).log().clamp(min=NEVER)).to(device),
+            keep_V=keep_V.to(device),
+            alias_V=alias_V.to(device),
+            disallow_correct=generator.disallow_correct,
+        )
 
     def propose(self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool) -> Proposal:
-        device = batch.ids_BL.device
         gold_M = batch.ids_BL.gather(1, slots.positions_BS).flatten().long()
-        logp_MV = self.logp_V.to(device).expand(len(gold_M), -1)
         keys_M = slot_keys(batch, slots)
-        if self.generator.temperature != 1.0 or self.generator.disallow_correct:
-            forbidden_M = gold_M if self.generator.disallow_correct else None
-            sampled_M = sample(logp_MV, keys_M, temperature=self.generator.temperature, forbidden_M=forbidden_M)
+        if self.disallow_correct:
+            sampled_M = sample(self.drawn_V.expand(len(gold_M), -1), keys_M, forbidden_M=gold_M)
         else:
-            sampled_M = draw_alias(self.keep_V.to(device), self.alias_V.to(device), keys_M)
-        return Proposal(logp_MV, sampled_M, gold_M, batch.ids_BL)
+            sampled_M = draw_alias(self.keep_V, self.alias_V, keys_M)
+        return Proposal(self.logp_V.expand(len(gold_M), -1), sampled_M, gold_M, batch.ids_BL)
+
+
+def _padded(logp_V: Tensor) -> Tensor:
+    """Single precision, filled up to whole blocks."""
+    return pad_vocabulary(torch.zeros(len(logp_V), 1), logp_V.float())[1]
 
 
 def alias_tables(weights_V: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Replaced token detection, generator and discriminator trained jointly (ELECTRA).
 
-Shapes: B sequences, L length, S prediction slots, M = B·S, V vocabulary.
+Shapes: B sequences, L length, S prediction slots, M = B·S, V vocabulary, D width.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Detection(NamedTuple):
     bce_BL: Tensor
     sums: tuple[Tensor, ...]
     """In the order of the objective's `stats`."""
+    hidden_BLD: Tensor
+    replaced_BL: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,10 +58,14 @@ class ReplacedTokenDetection:
         electra = cast(Electra, model)
         proposal = self.proposer.propose(electra, batch, slots, dropout=True)
         found = self.detect(electra, batch, slots, proposal)
+        return Outcome(self.weighed(found, counts), torch.stack([value.float() for value in found.sums]))
+
+    def weighed(self, found: Detection, counts: Tensor) -> Tensor:
+        """The loss of what `detect` found; a generator that does not learn has no part in it."""
         loss = self.weights.rtd_weight * found.rtd_sum / counts[1].clamp(min=1)
         if self.proposer.learns:
             loss = loss + self.weights.mlm_weight * found.mlm_sum / counts[0].clamp(min=1)
-        return Outcome(loss, torch.stack([value.float() for value in found.sums]))
+        return loss
 
     def detect(self, model: Electra, batch: Sequences, slots: Slots, proposal: Proposal) -> Detection:
         """The losses of both networks over what was proposed, with dropout in the discriminator."""
@@ -67,7 +73,8 @@ class ReplacedTokenDetection:
         mlm_sum = (F.nll_loss(proposal.logp_MV, proposal.gold_M, reduction="none") * used_M).sum()
         seen_BL = self._corrupt(batch, slots, proposal)
         replaced_BL = seen_BL != batch.ids_BL
-        scores_BL = detection_logits(model, batch, seen_BL, dropout=True)
+        hidden_BLD = detection_states(model, batch, seen_BL, dropout=True)
+        scores_BL = model.discriminator_head(hidden_BLD)
         judged_BL = self._judged(batch, slots)
         bce_BL = F.binary_cross_entropy_with_logits(scores_BL, replaced_BL.float(), reduction="none")
         rtd_sum = (bce_BL * judged_BL).sum()
@@ -81,7 +88,7 @@ class ReplacedTokenDetection:
             right,
             judged_BL.sum(),
         )
-        return Detection(mlm_sum, rtd_sum, bce_BL, sums)
+        return Detection(mlm_sum, rtd_sum, bce_BL, sums, hidden_BLD, replaced_BL)
 
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
         electra = cast(Electra, model)
@@ -128,7 +135,13 @@ class ReplacedTokenDetection:
 
 def detection_logits(model: Electra, batch: Sequences, seen_BL: Tensor, *, dropout: bool) -> Tensor:
     """(B, L) what the discriminator's head says of the tokens seen."""
+    scores_BL: Tensor = model.discriminator_head(detection_states(model, batch, seen_BL, dropout=dropout))
+    return scores_BL
+
+
+def detection_states(model: Electra, batch: Sequences, seen_BL: Tensor, *, dropout: bool) -> Tensor:
+    """(B, L, D) the discriminator's last states of the tokens seen."""
     keys_B = rng.fold(batch.keys_B, DISCRIMINATOR_SITE) if dropout else None
     x_BLE = model.embed(seen_BL, batch.segments_BL, keys_B)
-    scores_BL: Tensor = model.discriminator_head(model.discriminator(x_BLE, batch.lengths_B, keys_B))
-    return scores_BL
+    hidden_BLD: Tensor = model.discriminator(x_BLE, batch.lengths_B, keys_B)
+    return hidden_BLD

@@ -22,6 +22,8 @@ from electra.shards.format import (
 )
 from electra.tokenizer.codec import Tokenizer
 
+COUNTED = 1 << 22  # tokens that are counted at once, so that a large corpus needs little memory
+
 
 class Split:
     """The documents of one split as one long sequence of tokens; shards are an implementation detail."""
@@ -58,6 +60,18 @@ class Split:
     def document_ids(self) -> NDArray[np.uint64]:
         """A name for each document's text, the same wherever it stands."""
         return np.concatenate([np.empty(0, np.uint64), *(part["id"] for part in self._documents)]).astype(np.uint64)
+
+    def counts(self, vocab_size: int) -> NDArray[np.int64]:
+        """How often each token of the vocabulary occurs."""
+        result = np.zeros(vocab_size, np.int64)
+        for name, tokens in zip(self._names, self._tokens, strict=True):
+            for start in range(0, len(tokens), COUNTED):
+                found = np.bincount(tokens[start : start + COUNTED], minlength=vocab_size)
+                if len(found) > vocab_size:
+                    reason = f"holds token {len(found) - 1} of a vocabulary of {vocab_size}"
+                    raise DataError(f"{name}.tokens", reason, fix="prepare the data again")
+                result += found
+        return result
 
     def gather(self, positions: NDArray[np.int64]) -> NDArray[np.int32]:
         """Token ids at the given positions, in their shape."""

@@ -1,0 +1,76 @@
+"""Replaced token detection that also tells corrupted sequences from whole ones, by [CLS] (a negative result).
+
+Shapes: B sequences, L length, S prediction slots, M = B·S, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from electra import rng
+from electra.batches.masking import Slots
+from electra.batches.sequences import Sequences
+from electra.model.electra import Electra
+from electra.objective.base import Evaluation, Outcome
+from electra.objective.rtd import ReplacedTokenDetection
+
+WHOLE = 104  # purpose under a sample's key
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contrastive:
+    """Loss = that of `rtd` + contrastive_weight · BCE over the sequences: was any of its tokens replaced?
+
+    A share of the sequences keeps the original at every slot. The generator learns from them as from the others, and
+    the discriminator that nothing in them was replaced. Held-out figures are those of `rtd`, every sequence corrupted.
+    """
+
+    rtd: ReplacedTokenDetection
+
+    @property
+    def stats(self) -> tuple[str, ...]:
+        return (*self.rtd.stats, "sentence_sum", "sentence_right", "sequences")
+
+    def plan(self, batch: Sequences) -> Slots:
+        return self.rtd.plan(batch)
+
+    def counts(self, batch: Sequences, slots: Slots) -> Tensor:
+        sequences = torch.ones_like(batch.lengths_B, dtype=torch.float32).sum()
+        return torch.cat((self.rtd.counts(batch, slots), sequences[None]))
+
+    def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
+        electra, weights = cast(Electra, model), self.rtd.weights
+        proposal = self.rtd.proposer.propose(electra, batch, slots, dropout=True)
+        whole_M = left_whole(batch.keys_B, weights.contrastive_share)[:, None].expand_as(slots.used_BS).flatten()
+        kept = proposal._replace(sampled_M=torch.where(whole_M, proposal.gold_M, proposal.sampled_M))
+        found = self.rtd.detect(electra, batch, slots, kept)
+        corrupted_B = found.replaced_BL.any(1)
+        scores_B = electra.sentence_head(found.hidden_BLD[:, 0]).squeeze(1).float()
+        sentence_sum = F.binary_cross_entropy_with_logits(scores_B, corrupted_B.float(), reduction="sum")
+        loss = self.rtd.weighed(found, counts) + weights.contrastive_weight * sentence_sum / counts[2].clamp(min=1)
+        right, sequences = ((scores_B > 0) == corrupted_B).sum(), torch.ones_like(scores_B).sum()
+        sums = (*found.sums, sentence_sum.detach(), right, sequences)
+        return Outcome(loss, torch.stack([value.float() for value in sums]))
+
+    def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
+        return self.rtd.evaluate(model, batch)
+
+    def means(self, sums: dict[str, float]) -> dict[str, float]:
+        figures, sequences = self.rtd.means(sums), max(1.0, sums["sequences"])
+        sentence = sums["sentence_sum"] / sequences
+        return figures | {
+            "loss": figures["loss"] + self.rtd.weights.contrastive_weight * sentence,
+            "sentence_loss": sentence,
+            "sentence_accuracy": sums["sentence_right"] / sequences,
+        }
+
+
+def left_whole(keys_B: Tensor, share: float) -> Tensor:
+    """(B,) whether a sequence is left as it is."""
+    whole_B: Tensor = rng.uniform(rng.fold(keys_B, WHOLE)) < share
+    return whole_B
