@@ -8,14 +8,28 @@ from dataclasses import replace
 import pytest
 import torch
 from click.testing import CliRunner
+from tiny import SPECIALS, ragged_rows
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from electra.batches.sequences import unpack
 from electra.cli.flops import command
 from electra.config.load import preset_names
-from electra.config.schema import Config, DataConfig, GeneratorConfig, ModelConfig, ObjectiveConfig, TrainConfig
+from electra.config.schema import (
+    Config,
+    DataConfig,
+    GeneratorConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    OptimConfig,
+    TrainConfig,
+)
+from electra.config.validate import validate
 from electra.errors import ConfigError
 from electra.model import cost
 from electra.model.electra import Bert, Electra, build_model
+from electra.objective.base import Objective
+from electra.objective.table import build_stages
 
 SMALL = Config()
 BASE = replace(
@@ -110,34 +124,122 @@ def test_parameters_are_the_networks(config: Config) -> None:
     assert cost.parameters(config).parts == counted
 
 
-@pytest.mark.parametrize("config", [TINY, bert(TINY, steps=7, batch_size=3)])
-def test_real_flops_are_torchs(config: Config) -> None:
-    """One real training step of the tiny network, counted by torch, forward and backward."""
+def variant(
+    name: str = "rtd", kind: str = "transformer", tying: str = "embeddings", algorithm: str = "joint", **more: float
+) -> Config:
+    """A configuration of the laboratory; sizes at which every part has a share."""
+    size = 1.0 if tying == "all" else 0.5
+    config = replace(
+        TINY,
+        model=replace(TINY.model, vocab_size=256, attention_dropout=0.1),  # whole blocks: nothing is padded
+        objective=ObjectiveConfig(name=name, **more),  # type: ignore[arg-type]
+        generator=GeneratorConfig(kind=kind, tying=tying, width=size, depth=size),  # type: ignore[arg-type]
+        optim=OptimConfig(warmup_steps=1),
+        train=replace(TINY.train, algorithm=algorithm, start_from_generator=False),  # type: ignore[arg-type]
+    )
+    validate(config)
+    return config
+
+
+VARIANTS = {
+    f"{name} {kind} {tying}": variant(name, kind, tying)
+    for name in ("rtd", "rtd-15", "replace-mlm", "all-tokens-mlm")
+    for kind, tyings in {
+        "transformer": ("embeddings", "none", "gdes"),
+        "two-tower": ("embeddings", "none", "gdes"),
+        "unigram": ("embeddings",),
+        "uniform": ("embeddings",),
+    }.items()
+    for tying in tyings
+}
+VARIANTS |= {
+    "mlm": variant("mlm"),
+    "rtd all": variant(tying="all"),
+    "rtd-15 all": variant("rtd-15", tying="all"),
+    "electric": variant("electric", "two-tower"),
+    "electric none": variant("electric", "two-tower", "none"),
+    "adversarial": variant(algorithm="adversarial"),
+    "adversarial gdes": variant(algorithm="adversarial", tying="gdes"),
+    "two-stage": variant(algorithm="two-stage"),
+    "two-stage two-tower": variant("rtd", "two-tower", algorithm="two-stage"),
+    "contrastive": variant(contrastive_weight=1.0),
+}
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+def test_parameters_of_every_variant_are_the_networks(config: Config) -> None:
+    with torch.device("meta"):
+        network = Bert(config) if config.objective.name == "mlm" else Electra(config)
+    counted: dict[str, int] = {}
+    for name, parameter in network.named_parameters():
+        part = name.split(".")[0]
+        counted[part] = counted.get(part, 0) + parameter.numel()
+    assert cost.parameters(config).parts == counted
+
+
+def spent(config: Config, objective: Objective, *, learn: bool) -> float:
+    """FLOPs that torch counts in a forward pass over full sequences, or in a training step."""
     torch.manual_seed(0)
-    network = build_model(config)
-    batch, length, slots = config.train.batch_size, config.data.length, 6
-    assert slots == int((config.masking.rate + 0.005) * length)
-    ids = torch.randint(config.model.vocab_size, (batch, length))
-    keys = torch.arange(batch, dtype=torch.int32)  # dropout keys: attention is then plain matrix products
+    batch, length = config.train.batch_size, config.data.length
+    rows = ragged_rows(batch, length=length, vocab=config.model.vocab_size, full=True)
+    network, sequences = build_model(config), unpack(rows)
+    slots = objective.plan(sequences)
+    plain = sdpa_kernel(SDPBackend.MATH)  # of fused attention without dropout, the counter sees nothing on a CPU
+    with plain, FlopCounterMode(display=False) as counter, torch.set_grad_enabled(learn):
+        loss = objective.loss(network, sequences, slots, objective.counts(sequences, slots)).loss
+        if learn:
+            loss.backward()
+    return counter.get_total_flops() / (batch * length)
 
-    def masked_logits(hidden: torch.Tensor, head: torch.nn.Module) -> torch.Tensor:
-        picked = hidden[:, :slots].reshape(batch * slots, -1)
-        return head(picked, network.embeddings.token.weight, head.bias)  # type: ignore[no-any-return]
 
-    with FlopCounterMode(display=False) as forward:
-        x = network.embeddings(ids, torch.zeros_like(ids), keys)
-        if isinstance(network, Bert):
-            loss = masked_logits(network.encoder(x, None, keys), network.head).sum()
-        else:
-            loss = masked_logits(network.generator(x, None, keys), network.generator_head).sum()
-            loss = loss + network.discriminator_head(network.discriminator(x, None, keys)).sum()
-    with FlopCounterMode(display=False) as backward:
-        loss.backward()
-    tokens = batch * length
-    assert forward.get_total_flops() == pytest.approx(cost.forward_flops_per_token(config) * tokens, rel=1e-9)
-    total = forward.get_total_flops() + backward.get_total_flops()
-    assert total == pytest.approx(cost.real_flops_per_token(config) * tokens, rel=1e-9)
-    assert cost.train_flops(config, steps=1).real == pytest.approx(total, rel=1e-9)
+def stages(config: Config) -> tuple[Objective, ...]:
+    return build_stages(config, SPECIALS, counts=lambda: torch.ones(config.model.vocab_size))
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+def test_real_flops_are_torchs(config: Config) -> None:
+    """A forward pass and a training step of the tiny network through its objective, as torch counts them."""
+    *first, last = stages(config)
+    assert spent(config, last, learn=False) == pytest.approx(cost.forward_flops_per_token(config), rel=1e-9)
+    shares = [3 / 7, 4 / 7] if first else [1.0]  # of 7 steps, the generator's half is 3
+    total = sum(share * spent(config, stage, learn=True) for share, stage in zip(shares, (*first, last), strict=True))
+    assert total == pytest.approx(cost.real_flops_per_token(config), rel=1e-9)
+    assert cost.train_flops(config).real == pytest.approx(total * 7 * 3 * 40, rel=1e-9)
+
+
+def test_two_stages_are_billed_one_after_the_other() -> None:
+    config = variant(algorithm="two-stage")
+    config = replace(config, train=replace(config.train, steps=10, generator_steps=4))
+    generator, both = (spent(config, stage, learn=True) * 3 * 40 for stage in stages(config))
+    for steps, expected in ((3, 3 * generator), (4, 4 * generator), (10, 4 * generator + 6 * both)):
+        assert cost.train_flops(config, steps=steps).real == pytest.approx(expected, rel=1e-9)
+    # The frozen generator of the second stage goes forward only, by the paper's rules too.
+    joint = cost.train_flops(variant(), steps=1).paper
+    alone, later = (cost.train_flops(config, steps=steps).paper for steps in (1, 5))
+    assert later - 4 * alone == pytest.approx(joint - alone / 2, rel=1e-9)
+
+
+def test_paper_flops_of_the_variants() -> None:
+    """By the script's rules for what it knows: lookups, layers, heads."""
+    vocab, embedding, width, length = 256, 32, 64, 40
+    word = 2 * embedding * vocab + 7 * vocab + 14 * embedding
+
+    def bill(*args: str, **more: float) -> float:
+        return cost.paper_flops_per_token(variant(*args, **more)) / 2  # type: ignore[arg-type]
+
+    detection = 2 * width * width + 11 * width
+    assert bill("rtd-15") == bill() and bill(kind="uniform") == bill("rtd", "unigram")
+    # No generator at all, and the discriminator's head for another.
+    alone = bill(kind="uniform")
+    words = word + 2 * width * embedding
+    assert bill("replace-mlm", "uniform") - alone == pytest.approx(0.15625 * words - detection)
+    assert bill("all-tokens-mlm", "uniform") - alone == pytest.approx(words + 2 * width - detection)
+    assert bill("mlm") == pytest.approx(bill("replace-mlm", "uniform")), "the same network, with nothing beside it"
+    # Two towers read one lookup; the words are foretold from both.
+    lookup = 2 * embedding * vocab + 2 * embedding * (length + 2) + 11 * embedding
+    tower = bill() - alone - lookup - 0.15625 * (word + 2 * 32 * embedding)
+    assert bill(kind="two-tower") - alone == pytest.approx(lookup + 2 * tower + 0.15625 * (word + 2 * 64 * embedding))
+    assert bill(contrastive_weight=1.0) - bill() == pytest.approx(2 * width / length)
 
 
 def test_flops_command_lists_every_preset() -> None:

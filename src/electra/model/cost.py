@@ -2,18 +2,20 @@
 
 The paper's rules are those of its published script: a matrix product is 2mn, the backward pass costs what the forward
 pass does, embedding lookups are multiplications by one-hot vectors, and 15.625 % of the tokens meet the output softmax.
+Both counts add up the same list of parts; what the script does not know (two towers, a vocabulary on every token, a
+frozen generator) is priced by its rules.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from electra.batches.masking import slot_count
 from electra.config.schema import Config, ModelConfig
 from electra.model.encoder import Shape, discriminator_shape, generator_shape
+from electra.model.prices import Prices, Products, Script
 
-DROPOUT, NORM, GELU, SOFTMAX = 4, 5, 8, 5  # operations an element, in the paper's count
-PAPER_OUTPUT_SHARE = 0.15625  # whatever the masking rate, also for the large models
 INFERENCE_LENGTH = 128  # at which the paper states inference FLOPs
 
 
@@ -49,39 +51,89 @@ class Ledger:
     """FLOPs of classifying one sequence of 128 tokens, in the paper's convention."""
 
 
+class Times(NamedTuple):
+    """How often training pays for what a forward pass computes: as matrix products, and by the paper's rules."""
+
+    real: int
+    paper: int
+
+
+TRAINED = Times(3, 2)  # the backward pass has two products for each of the forward pass
+RECOMPUTED = Times(4, 2)  # the forward pass is done again on the way back, to save memory
+UNREAD = Times(2, 2)  # no gradient goes on to what it reads
+FROZEN = Times(1, 1)
+
+
+class Part(NamedTuple):
+    """A piece of the forward pass, in FLOPs a token."""
+
+    forward: float
+    times: Times
+
+
 def train_flops(config: Config, *, steps: int | None = None) -> Ledger:
     """The bill of a whole run, or of its first `steps` steps."""
-    tokens = (config.train.steps if steps is None else steps) * config.train.batch_size * config.data.length
+    steps = config.train.steps if steps is None else steps
+    a_step = config.train.batch_size * config.data.length
+    alone = min(steps, generator_steps(config))
+    real, paper = (
+        alone * a_step * _spent(config, prices, alone=True) + (steps - alone) * a_step * _spent(config, prices)
+        for prices in (_products(config), _script(config))
+    )
     return Ledger(
         parameters=parameters(config),
-        tokens=tokens,
-        paper=paper_flops_per_token(config) * tokens,
-        real=real_flops_per_token(config) * tokens,
+        tokens=steps * a_step,
+        paper=paper,
+        real=real,
         infer=paper_infer_flops(config.model),
     )
 
 
+def generator_steps(config: Config) -> int:
+    """Steps in which the generator trains alone."""
+    if config.train.algorithm != "two-stage":
+        return 0
+    return config.train.generator_steps or config.train.steps // 2
+
+
+def learns(config: Config) -> bool:
+    """Whether the generator has weights."""
+    return config.objective.name != "mlm" and config.generator.kind in ("transformer", "two-tower")
+
+
 def parameters(config: Config) -> Parameters:
     """Trained numbers by part; what generator and discriminator share is counted once."""
-    model, kept = config.model, discriminator_shape(config.model)
-    embeddings = (model.vocab_size + model.positions + 2 + 2) * model.embedding  # the last 2 are the norm's
-    if config.objective.name == "mlm":
-        head = _masked_head_parameters(kept, model.vocab_size)
+    model, kept, objective = config.model, discriminator_shape(config.model), config.objective
+    embeddings = _embeddings_parameters(model, model.embedding)
+    if objective.name == "mlm":
+        head = _masked_head_parameters(kept.width, kept.embedding, model.vocab_size)
         return Parameters(parts={"embeddings": embeddings, "encoder": _encoder_parameters(kept), "head": head})
-    small = generator_shape(model, config.generator)
-    return Parameters(
-        parts={
-            "embeddings": embeddings,
-            "generator": _encoder_parameters(small),
-            "generator_head": _masked_head_parameters(small, model.vocab_size),
-            "discriminator": _encoder_parameters(kept),
-            "discriminator_head": _dense(kept.width, kept.width) + _dense(kept.width, 1),
-        }
-    )
+    parts = {"embeddings": embeddings}
+    small, towers = generator_shape(model, config.generator), _towers(config)
+    if learns(config):
+        if config.generator.tying in ("none", "gdes") or config.train.algorithm == "two-stage":
+            parts["generator_embeddings"] = _embeddings_parameters(model, small.embedding)
+        if config.generator.tying != "all":
+            parts["generator"] = towers * _encoder_parameters(small)
+        parts["generator_head"] = _masked_head_parameters(towers * small.width, small.embedding, model.vocab_size)
+    parts["discriminator"] = _encoder_parameters(kept)
+    words = _masked_head_parameters(kept.width, kept.embedding, model.vocab_size)
+    heads = {"replace-mlm": words, "all-tokens-mlm": words + _dense(kept.width, 1)}
+    detection = _dense(kept.width, kept.width) + _dense(kept.width, 1)
+    parts["discriminator_head"] = heads.get(objective.name, detection)
+    if objective.contrastive_weight:
+        parts["sentence_head"] = _dense(kept.width, 1)
+    if config.train.algorithm == "adversarial":
+        parts["baseline_head"] = _dense(small.width, 1)
+    return Parameters(parts=parts)
 
 
 def _dense(inputs: int, outputs: int) -> int:
     return inputs * outputs + outputs
+
+
+def _embeddings_parameters(model: ModelConfig, width: int) -> int:
+    return (model.vocab_size + model.positions + 2 + 2) * width  # two segments, and the norm's two
 
 
 def _encoder_parameters(shape: Shape) -> int:
@@ -90,76 +142,86 @@ def _encoder_parameters(shape: Shape) -> int:
     return shape.layers * layer + (_dense(shape.embedding, h) if shape.embedding != h else 0)
 
 
-def _masked_head_parameters(shape: Shape, vocab: int) -> int:
-    return _dense(shape.width, shape.embedding) + 2 * shape.embedding + vocab
+def _masked_head_parameters(inputs: int, embedding: int, vocab: int) -> int:
+    return _dense(inputs, embedding) + 2 * embedding + vocab
 
 
-# Matrix products really done.
+def _towers(config: Config) -> int:
+    return 2 if config.generator.kind == "two-tower" else 1
 
 
-def real_flops_per_token(config: Config) -> float:
-    """FLOPs of training on one token: forward, and twice that backward."""
-    return 3 * forward_flops_per_token(config)
+# FLOPs: the parts of a forward pass, and two ways to price each.
 
 
 def forward_flops_per_token(config: Config) -> float:
-    """Matrix-product FLOPs of one token's forward pass, generator included, the vocabulary on masked positions only."""
-    model, length = config.model, config.data.length
-    kept = discriminator_shape(model)
-    share = max(1, slot_count(length, config.masking.rate)) / length
-    if config.objective.name == "mlm":
-        return _encoder_products(kept, length) + share * _masked_head_products(kept, model.vocab_size)
-    small = generator_shape(model, config.generator)
-    generator = _encoder_products(small, length) + share * _masked_head_products(small, model.vocab_size)
-    return generator + _encoder_products(kept, length) + 2 * kept.width * (kept.width + 1)
+    """Matrix-product FLOPs of one token's forward pass, of generator and discriminator together."""
+    return sum(part.forward for part in _parts(config, _products(config)))
 
 
-def _encoder_products(shape: Shape, length: int) -> int:
-    h = shape.width
-    layer = 2 * h * 4 * h + 2 * 2 * h * shape.ffn + 2 * 2 * length * h
-    return shape.layers * layer + (2 * shape.embedding * h if shape.embedding != h else 0)
-
-
-def _masked_head_products(shape: Shape, vocab: int) -> int:
-    return 2 * shape.width * shape.embedding + 2 * shape.embedding * vocab
-
-
-# The paper's rules.
+def real_flops_per_token(config: Config) -> float:
+    """Matrix-product FLOPs of training on one token, forward and backward; of two stages, the mean."""
+    return _mean(config, _products(config))
 
 
 def paper_flops_per_token(config: Config) -> float:
-    """FLOPs of training on one token in the paper's convention (forward counted twice)."""
-    model, length = config.model, config.data.length
-    kept = discriminator_shape(model)
-    if config.objective.name == "mlm":
-        return 2 * (_paper_encoder(kept, length, model.vocab_size) + _paper_masked_head(kept, model.vocab_size))
-    small = generator_shape(model, config.generator)
-    generator = _paper_encoder(small, length, model.vocab_size) + _paper_masked_head(small, model.vocab_size)
-    return 2 * (generator + _paper_encoder(kept, length, model.vocab_size) + _paper_detection_head(kept))
+    """FLOPs of training on one token in the paper's convention; of two stages, the mean."""
+    return _mean(config, _script(config))
 
 
 def paper_infer_flops(model: ModelConfig, *, length: int = INFERENCE_LENGTH) -> float:
     """FLOPs of classifying one sequence of `length` tokens, in the paper's convention."""
     shape = discriminator_shape(model)
-    return length * (_paper_encoder(shape, length, model.vocab_size) + _paper_detection_head(shape))
+    prices = Script(length=length, vocab=model.vocab_size)
+    return length * (prices.encoder(shape) + prices.detection(shape.width))
 
 
-def _paper_encoder(shape: Shape, length: int, vocab: int) -> float:
-    h, e, ffn = shape.width, shape.embedding, shape.ffn
-    products = 3 * 2 * h * h + 2 * 2 * length * h + 2 * h * h + 2 * 2 * h * ffn
-    probabilities = (SOFTMAX + DROPOUT + 1) * length * shape.heads  # 1: the scaling
-    # The script counts the attention norm as 5 operations, not 5 an element; its figures are the published ones.
-    attention = 3 * h + (1 + DROPOUT + 1) * h + NORM
-    feed_forward = (GELU + 1) * ffn + (1 + DROPOUT + 1 + NORM) * h
-    lookup = 2 * e * vocab + 2 * e * (length + 2) + (2 + NORM + DROPOUT) * e
-    project = 2 * h * e + h if e != h else 0
-    return shape.layers * (products + probabilities + attention + feed_forward) + lookup + project
+def _products(config: Config) -> Prices:
+    length = config.data.length
+    share = max(1, slot_count(length, config.masking.rate)) / length
+    return Products(length=length, vocab=config.model.vocab_size, share=share)
 
 
-def _paper_masked_head(shape: Shape, vocab: int) -> float:
-    h, e = shape.width, shape.embedding
-    return PAPER_OUTPUT_SHARE * (2 * e * vocab + 2 * h * e + (1 + GELU + NORM) * e + (SOFTMAX + 2) * vocab)
+def _script(config: Config) -> Prices:
+    return Script(length=config.data.length, vocab=config.model.vocab_size)
 
 
-def _paper_detection_head(shape: Shape) -> float:
-    return 2 * shape.width * shape.width + (1 + GELU + 2) * shape.width
+def _mean(config: Config, prices: Prices) -> float:
+    alone = generator_steps(config) / config.train.steps
+    together = _spent(config, prices)
+    return alone * _spent(config, prices, alone=True) + (1 - alone) * together if alone else together
+
+
+def _spent(config: Config, prices: Prices, *, alone: bool = False) -> float:
+    """FLOPs of training on one token, of the first of two stages if `alone`."""
+    parts = _generator_parts(config, prices, TRAINED) if alone else _parts(config, prices)
+    return sum(part.forward * (part.times.paper if prices.paper else part.times.real) for part in parts)
+
+
+def _parts(config: Config, prices: Prices) -> list[Part]:
+    """The forward pass of training; of two stages, of the second."""
+    objective, kept = config.objective, discriminator_shape(config.model)
+    times = FROZEN if config.train.algorithm == "two-stage" else TRAINED
+    words, score = prices.words(kept.width, kept.embedding), prices.score(kept.width)
+    parts = [*_generator_parts(config, prices, times), Part(prices.encoder(kept), TRAINED)]
+    if objective.name in ("mlm", "replace-mlm"):
+        parts.append(Part(prices.share * words, TRAINED))
+    elif objective.name == "all-tokens-mlm":
+        parts.append(Part(words + score, TRAINED))
+    else:
+        parts.append(Part(prices.detection(kept.width), TRAINED))
+    if objective.contrastive_weight:
+        parts.append(Part(score / config.data.length, TRAINED))
+    return parts
+
+
+def _generator_parts(config: Config, prices: Prices, times: Times) -> list[Part]:
+    if not learns(config):
+        return []
+    small, towers = generator_shape(config.model, config.generator), _towers(config)
+    words = prices.words(towers * small.width, small.embedding)
+    parts = [Part(prices.encoder(small, towers), times), Part(prices.share * words, times)]
+    if config.objective.name == "electric":  # every token is asked for; the samples teach nothing
+        parts[1:] = [Part(prices.share * words, FROZEN), Part(words, RECOMPUTED)]
+    if config.train.algorithm == "adversarial":
+        parts.append(Part(prices.share * prices.score(small.width), UNREAD))
+    return parts

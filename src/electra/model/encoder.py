@@ -36,7 +36,10 @@ def generator_shape(model: ModelConfig, generator: GeneratorConfig) -> Shape:
     """The generator's sizes: fractions of the discriminator's, heads of 64 units, blocks of four widths.
 
     A token table of its own is as wide as the generator, so that nothing is projected, as in the released code.
+    Where everything is shared, the generator is the discriminator's encoder, whatever its heads and blocks.
     """
+    if generator.tying == "all":
+        return discriminator_shape(model)
     width = round(model.width * generator.width)
     layers = max(1, round(model.layers * generator.depth))
     embedding = width if generator.tying == "none" else model.embedding

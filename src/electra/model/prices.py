@@ -1,0 +1,89 @@
+"""Two ways to price the parts of a forward pass, in FLOPs a token: as matrix products, and by the paper's script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from electra.model.encoder import Shape
+
+DROPOUT, NORM, GELU, SOFTMAX = 4, 5, 8, 5  # operations an element, in the paper's count
+
+
+class Prices(Protocol):
+    """What each part of a forward pass costs a token."""
+
+    @property
+    def share(self) -> float:
+        """Of the tokens, those at the slots."""
+
+    @property
+    def paper(self) -> bool:
+        """Whether these are the paper's rules."""
+
+    def encoder(self, shape: Shape, towers: int = 1) -> float:
+        """Layers over embeddings; several towers read the same ones."""
+
+    def words(self, inputs: int, embedding: int) -> float:
+        """A prediction over the vocabulary, where one is made."""
+
+    def detection(self, width: int) -> float:
+        """The replaced-token head."""
+
+    def score(self, width: int) -> float:
+        """One number from one state."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Products:
+    """Matrix products as they are done."""
+
+    length: int
+    vocab: int
+    share: float
+    paper = False
+
+    def encoder(self, shape: Shape, towers: int = 1) -> float:
+        h = shape.width
+        layer = 2 * h * 4 * h + 2 * 2 * h * shape.ffn + 2 * 2 * self.length * h
+        return towers * (shape.layers * layer + (2 * shape.embedding * h if shape.embedding != h else 0))
+
+    def words(self, inputs: int, embedding: int) -> float:
+        return 2 * inputs * embedding + 2 * embedding * self.vocab
+
+    def detection(self, width: int) -> float:
+        return 2 * width * (width + 1)
+
+    def score(self, width: int) -> float:
+        return 2 * width
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """The published script's rules."""
+
+    length: int
+    vocab: int
+    share: float = 0.15625  # whatever the masking rate, also for the large models
+    paper = True
+
+    def encoder(self, shape: Shape, towers: int = 1) -> float:
+        h, e, ffn = shape.width, shape.embedding, shape.ffn
+        products = 3 * 2 * h * h + 2 * 2 * self.length * h + 2 * h * h + 2 * 2 * h * ffn
+        probabilities = (SOFTMAX + DROPOUT + 1) * self.length * shape.heads  # 1: the scaling
+        # The script counts the attention norm as 5 operations, not 5 an element; its figures are the published ones.
+        attention = 3 * h + (1 + DROPOUT + 1) * h + NORM
+        feed_forward = (GELU + 1) * ffn + (1 + DROPOUT + 1 + NORM) * h
+        lookup = 2 * e * self.vocab + 2 * e * (self.length + 2) + (2 + NORM + DROPOUT) * e
+        project = 2 * h * e + h if e != h else 0
+        return lookup + towers * (shape.layers * (products + probabilities + attention + feed_forward) + project)
+
+    def words(self, inputs: int, embedding: int) -> float:
+        e, vocab = embedding, self.vocab
+        return 2 * e * vocab + 2 * inputs * e + (1 + GELU + NORM) * e + (SOFTMAX + 2) * vocab
+
+    def detection(self, width: int) -> float:
+        return 2 * width * width + (1 + GELU + 2) * width
+
+    def score(self, width: int) -> float:
+        return 2 * width
