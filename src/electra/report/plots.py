@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Points = Sequence[tuple[float, float]]
 
 # Drawn in these colours, which are then exchanged for the page's variables.
-_COLOURS = {
+COLOURS = {
     "ink": "#010203",
     "muted": "#040506",
     "grid": "#070809",
@@ -25,24 +25,26 @@ _COLOURS = {
     "two": "#0d0e0f",
     "plain": "#101112",
     "paper": "#131415",
+    "good": "#161718",
+    "bad": "#191a1b",
 }
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 10.5,
-    "axes.edgecolor": _COLOURS["grid"],
-    "axes.labelcolor": _COLOURS["muted"],
+    "axes.edgecolor": COLOURS["grid"],
+    "axes.labelcolor": COLOURS["muted"],
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.color": _COLOURS["grid"],
+    "grid.color": COLOURS["grid"],
     "grid.linewidth": 0.7,
-    "xtick.color": _COLOURS["muted"],
-    "ytick.color": _COLOURS["muted"],
+    "xtick.color": COLOURS["muted"],
+    "ytick.color": COLOURS["muted"],
     "xtick.major.size": 0,
     "ytick.major.size": 0,
-    "text.color": _COLOURS["ink"],
+    "text.color": COLOURS["ink"],
     "legend.frameon": False,
     "figure.dpi": 72,
 }
@@ -91,9 +93,9 @@ def line_chart(chart: Chart) -> str:
                 x, y = zip(*line.points, strict=True)
                 style: dict[str, Any] = {"marker": "o", "markersize": 4} if line.dots else {}
                 style |= {"linestyle": (0, (3, 2))} if line.dashed else {}
-                axes.plot(x, y, color=_COLOURS[line.colour], linewidth=1.9, label=line.label, **style)
+                axes.plot(x, y, color=COLOURS[line.colour], linewidth=1.9, label=line.label, **style)
         for level in chart.levels:
-            axes.axhline(level.value, color=_COLOURS["muted"], linewidth=1, linestyle=(0, (4, 3)))
+            axes.axhline(level.value, color=COLOURS["muted"], linewidth=1, linestyle=(0, (4, 3)))
             axes.annotate(
                 level.label,
                 (0.995, level.value),
@@ -102,7 +104,7 @@ def line_chart(chart: Chart) -> str:
                 textcoords="offset points",
                 ha="right",
                 fontsize=9,
-                color=_COLOURS["muted"],
+                color=COLOURS["muted"],
             )
         axes.set_xlabel(chart.x_label)
         axes.set_title(chart.title, loc="left", fontsize=12, fontweight="bold", pad=12)
@@ -127,13 +129,13 @@ def bar_chart(
 
     with _figure(name, width=4.4, height=3.1) as (axes, finished):
         for place, (_, value, colour) in enumerate(bars):
-            axes.barh(place, value, height=0.62, color=_COLOURS[colour])
+            axes.barh(place, value, height=0.62, color=COLOURS[colour])
             axes.annotate(
                 f"{value:.1%}", (value, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=12,
                 fontweight="bold",
             )  # fmt: skip
         axes.set_yticks(range(len(bars)), [label for label, _, _ in bars])
-        axes.tick_params(axis="y", labelsize=11, labelcolor=_COLOURS["ink"])
+        axes.tick_params(axis="y", labelsize=11, labelcolor=COLOURS["ink"])
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set_axisbelow(True)
@@ -141,10 +143,10 @@ def bar_chart(
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
         axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=12)
         if level is not None:
-            axes.axvline(level.value, color=_COLOURS["muted"], linewidth=1, linestyle=(0, (4, 3)))
+            axes.axvline(level.value, color=COLOURS["muted"], linewidth=1, linestyle=(0, (4, 3)))
             axes.annotate(
                 level.label, (level.value, len(bars) / 2 - 0.5), xytext=(4, 0), textcoords="offset points",
-                va="center", fontsize=9, color=_COLOURS["muted"],
+                va="center", fontsize=9, color=COLOURS["muted"],
             )  # fmt: skip
     return finished[0]
 
@@ -152,6 +154,15 @@ def bar_chart(
 @contextmanager
 def _figure(name: str, *, width: float, height: float) -> Iterator[tuple[Axes, list[str]]]:
     """Axes to draw on; when the block ends, the list holds the SVG."""
+    with panels(name, width=width, height=height) as ((axes,), finished):
+        yield axes, finished
+
+
+@contextmanager
+def panels(
+    name: str, *, width: float, height: float, count: int = 1, shared_y: bool = False
+) -> Iterator[tuple[list[Axes], list[str]]]:
+    """Axes side by side to draw on in `COLOURS`; when the block ends, the list holds the SVG."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -161,12 +172,23 @@ def _figure(name: str, *, width: float, height: float) -> Iterator[tuple[Axes, l
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": name}):
         figure = Figure(figsize=(width, height), layout="constrained")
         figure.patch.set_visible(False)
-        axes = figure.add_subplot()
-        axes.patch.set_visible(False)
-        yield axes, finished
+        drawn = list(figure.subplots(1, count, squeeze=False, sharey=shared_y)[0])
+        for axes in drawn:
+            axes.patch.set_visible(False)
+        yield drawn, finished
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None})
     finished.append(_inline(out.getvalue(), name))
+
+
+def standalone(svg: str, style: str) -> str:
+    """An inline chart as a file of its own, in the light colours of a page's style sheet, on white."""
+    light = style[: style.index("}")]
+    for name, value in re.findall(r"--(\w+):\s*([^;]+);", light):
+        svg = svg.replace(f"var(--{name})", value.replace('"', "'"))
+    opening, _, rest = svg.partition(">")
+    back = '<rect width="100%" height="100%" fill="#ffffff"/>'
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{opening} xmlns="http://www.w3.org/2000/svg">{back}{rest}\n'
 
 
 def _inline(svg: str, name: str) -> str:
@@ -179,6 +201,6 @@ def _inline(svg: str, name: str) -> str:
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", svg)
     svg = re.sub(r"font-family: [^;\"]*", "font-family: var(--sans)", svg)
-    for colour, written in _COLOURS.items():
+    for colour, written in COLOURS.items():
         svg = svg.replace(written, f"var(--{colour})")
     return svg.strip()

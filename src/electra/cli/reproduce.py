@@ -1,0 +1,98 @@
+"""`electra reproduce`: an experiment of the paper, at the size that your machine and patience allow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from electra.cli.config import OVERRIDES
+from electra.errors import ConfigError
+
+
+@click.command("reproduce")
+@click.argument("name", required=False, default="")
+@click.option("--list", "listing", is_flag=True, help="The experiments, what each asks, and its configurations.")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder that `electra prepare` made.")
+@click.option("--scale", default="cpu-smoke", show_default=True, help="cpu-smoke, cpu, gpu-10min, gpu-1h or paper.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for runs, scores, table and plot.")
+@click.option("--glue", type=click.Path(path_type=Path), help="GLUE folder (default: a task made of the corpus).")
+@click.option("--only", default="", metavar="NAME,...", help="These configurations only.")
+@click.option(
+    "--budget",
+    type=click.Choice(["flops", "steps", "minutes"]),
+    help="What all configurations get alike (default: the experiment's).",
+)
+@click.option("--together", type=click.IntRange(1), help="Configurations side by side on a GPU (default: the scale's).")
+@click.option("--worker", is_flag=True, hidden=True)
+@OVERRIDES
+def command(
+    name: str,
+    listing: bool,
+    data: Path | None,
+    scale: str,
+    out: Path | None,
+    glue: Path | None,
+    only: str,
+    budget: Any,
+    together: int | None,
+    worker: bool,
+    overrides: tuple[str, ...],
+) -> None:
+    """Run an experiment of the paper: table, plot and page, its numbers beside ours. Run it again to continue.
+
+    KEY=VALUE settings hold for every configuration, except those that it changes itself.
+    """
+    if listing or not name:
+        click.echo(_listing(scale))
+        return
+    for option, value in (("--data", data), ("--out", out)):
+        if value is None:
+            raise ConfigError(option, "is missing", fix="electra reproduce NAME --data DATA --out RUN")
+    assert data is not None and out is not None
+    from electra.reproduce.run import make_request, reproduce, work
+
+    request = make_request(
+        name,
+        data=data,
+        scale=scale,
+        out=out,
+        glue=glue,
+        only=[one.strip() for one in only.split(",") if one.strip()],
+        overrides=overrides,
+        budget=budget,
+    )
+    if worker:
+        from electra.reproduce.workers import end_with_parent
+
+        end_with_parent()
+        for one in request.planned:
+            work(request, one)
+        return
+    from electra.report.experiment import require_drawing, write_page
+
+    require_drawing()
+    try:
+        reproduce(request, together=together)
+    finally:
+        if (out / "results.json").is_file():
+            page = write_page(out)
+    click.echo((out / "table.md").read_text(encoding="utf-8"))
+    click.echo(f"Table: {out / 'table.md'}  Plot: {out / 'plot.svg'}  Page: {page}")
+
+
+def _listing(scale: str) -> str:
+    from electra.reproduce.experiments import EXPERIMENTS
+    from electra.reproduce.plan import left_out, plan
+    from electra.reproduce.scale import SCALES, scale_named
+
+    chosen = scale_named(scale)
+    lines = []
+    for experiment in EXPERIMENTS.values():
+        names = [one.name for one in plan(experiment, chosen)]
+        more = left_out(experiment, chosen)
+        lines += [f"{experiment.name:<20} {experiment.question} ({experiment.source.partition(' (')[0]})"]
+        lines += [f"{'':<20} {', '.join(names)}" + (f"; without time for {', '.join(more)}" if more else "")]
+    lines += ["", "scales:", *(f"{one.name:<20} {one.title}" for one in SCALES.values())]
+    return "\n".join(lines)

@@ -1,0 +1,179 @@
+"""An experiment at a scale: every configuration whole, with the steps that its budget buys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from electra.config.load import load
+from electra.config.schema import Config
+from electra.errors import ConfigError, suggest
+from electra.model.cost import train_flops
+from electra.reproduce.experiment import Budget, Experiment, Variant
+from electra.reproduce.scale import CHOICE_SEEDS, REPORT_SEEDS, Scale
+
+LOG_LINES, EVALUATIONS, SAVES = 100, 10, 8  # of a run, about
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """A checkpoint to score: after which share of the run, at which step (0: the last, wherever that is)."""
+
+    share: float
+    step: int
+    paper: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """A variant ready to run."""
+
+    variant: Variant
+    config: Config
+    points: tuple[Point, ...]
+
+    @property
+    def name(self) -> str:
+        return self.variant.name
+
+
+def plan(
+    experiment: Experiment,
+    scale: Scale,
+    *,
+    vocab_size: int | None = None,
+    overrides: Sequence[str] = (),
+    budget: Budget | None = None,
+    only: Iterable[str] = (),
+) -> list[Planned]:
+    """The variants to run, at equal budgets; `overrides` hold for all of them, a variant's own over these.
+
+    Of more variants than fit into the scale's time, the first are taken, unless `only` names others.
+    """
+    maker = _Maker(experiment, scale, vocab_size=vocab_size, overrides=tuple(overrides), budget=budget)
+    return [maker.planned(variant) for variant in _chosen(maker.variants, tuple(only), scale)]
+
+
+def left_out(experiment: Experiment, scale: Scale, *, overrides: Sequence[str] = ()) -> list[str]:
+    """Names of the variants that do not fit into the scale's time."""
+    variants = _Maker(experiment, scale, vocab_size=None, overrides=tuple(overrides), budget=None).variants
+    return [variant.name for variant in variants[scale.fits or len(variants) :]]
+
+
+def seeds_of(experiment: Experiment, scale: Scale) -> tuple[int, ...]:
+    """Fine-tuning seeds: some for choices, others for what is reported."""
+    return tuple((CHOICE_SEEDS if experiment.choice else REPORT_SEEDS)[: scale.seeds])
+
+
+def _chosen(variants: Sequence[Variant], only: Sequence[str], scale: Scale) -> list[Variant]:
+    known = {variant.name: variant for variant in variants}
+    for name in only:
+        if name not in known:
+            hint = suggest(name, known) or f"one of: {', '.join(known)}"
+            raise ConfigError("--only", f"{name!r} is not a configuration of this experiment", fix=hint)
+    if only:
+        return [variant for variant in variants if variant.name in only]
+    return list(variants[: scale.fits or len(variants)])
+
+
+class _Maker:
+    """Puts presets, a scale, a variant and a budget together."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        scale: Scale,
+        *,
+        vocab_size: int | None,
+        overrides: tuple[str, ...],
+        budget: Budget | None,
+    ) -> None:
+        self.experiment, self.scale, self.overrides = experiment, scale, overrides
+        self.vocab = () if vocab_size is None else (f"model.vocab_size={vocab_size}",)
+        self.budget = budget or experiment.budget
+        if self.budget == "minutes" and experiment.checkpoints != (1.0,):
+            reason = f"{experiment.name} scores checkpoints of a run, and minutes do not say which"
+            raise ConfigError("--budget", reason, fix="flops or steps")
+        if self.budget == "minutes" and not scale.minutes:
+            raise ConfigError("--budget", f"scale {scale.name} has no minutes", fix="flops or steps")
+        base = self._load(None, steps=None)
+        self.variants = experiment.grid(base)
+        steps = scale.tokens // (base.train.batch_size * base.data.length) if scale.tokens else experiment.paper_steps
+        self.steps = steps or base.train.steps
+
+    def planned(self, variant: Variant) -> Planned:
+        steps = self._steps(variant)
+        config = self._load(variant, steps=steps)
+        if self.budget == "minutes":
+            config = replace(config, train=replace(config.train, max_minutes=self.scale.minutes * variant.share))
+        every = config.checkpoint.every
+        points = [
+            Point(
+                share=share,
+                step=0 if share == 1.0 else max(1, round(steps * share / every)) * every,
+                paper=variant.paper_score(share),
+            )
+            for share in self.experiment.checkpoints
+        ]
+        return Planned(variant=variant, config=config, points=tuple(points))
+
+    def _steps(self, variant: Variant) -> int:
+        whole = max(1, round(self.steps * variant.share))
+        if self.budget != "flops":
+            return whole
+        named = variant.like or self.variants[0].name
+        reference = next(other for other in self.variants if other.name == named)
+        if reference.name == variant.name:
+            return whole
+        budget = _cost(self._load(reference, steps=self.steps))(self.steps) * variant.share
+        return steps_for(budget, cost=_cost(self._load(variant, steps=self.steps)))
+
+    def _load(self, variant: Variant | None, *, steps: int | None) -> Config:
+        preset = self.scale.preset or self.experiment.preset
+        texts = [*self.scale.overrides, *self.vocab]
+        if steps is not None:
+            texts += self._lengths(steps)
+        return load(preset, overrides=merged([*texts, *self.overrides, *(variant.overrides if variant else ())]))
+
+    def _lengths(self, steps: int) -> list[str]:
+        """Everything that is counted in steps."""
+        shares = [share for share in self.experiment.checkpoints if share < 1.0]
+        saves = -(-steps // max(1, round(1 / min(shares)))) if shares else -(-steps // SAVES)
+        kept = -(-steps // saves) + 1 if shares else 1
+        texts = [
+            f"train.steps={steps}",
+            f"checkpoint.every={saves}",
+            f"checkpoint.keep={kept}",
+            f"train.log_every={max(1, steps // LOG_LINES)}",
+            f"evaluate.every={max(1, steps // EVALUATIONS)}",
+        ]
+        if self.scale.warmup:
+            texts.append(f"optim.warmup_steps={int(steps * self.scale.warmup)}")
+        return texts
+
+
+def steps_for(budget: float, *, cost: Callable[[int], float]) -> int:
+    """The number of steps whose cost is nearest to the budget; `cost` grows with the steps."""
+    low, high = 1, 2
+    while cost(high) < budget:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if cost(middle) <= budget else (low, middle)
+    return low if budget - cost(low) <= cost(high) - budget else high
+
+
+def merged(overrides: Iterable[str]) -> list[str]:
+    """`key=value` texts, the last of each key."""
+    values: dict[str, str] = {}
+    for text in overrides:
+        key, _, _ = text.partition("=")
+        values[key.strip()] = text
+    return list(values.values())
+
+
+def _cost(config: Config) -> Callable[[int], float]:
+    def cost(steps: int) -> float:
+        return train_flops(replace(config, train=replace(config.train, steps=steps))).paper
+
+    return cost

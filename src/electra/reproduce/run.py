@@ -1,0 +1,224 @@
+"""An experiment run: what is missing is trained, fine-tuned and scored; the same call again continues.
+
+The folder: `runs/NAME/` are pre-training runs, `scores/NAME/` their fine-tuned scores, `task/` the task made of the
+corpus where there is no other, `results.json` and `table.md` what was found so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from electra import hardware
+from electra.checkpoint.folder import storage
+from electra.errors import ConfigError, Diverged
+from electra.fsio import read_json, sha256_file, write_atomic, write_json
+from electra.pretrain import pretrain
+from electra.progress import say
+from electra.reproduce import passages
+from electra.reproduce.experiment import Budget, Experiment
+from electra.reproduce.experiments import experiment
+from electra.reproduce.ledger import rows_of
+from electra.reproduce.plan import Planned, left_out, plan
+from electra.reproduce.results import Outcome, write_outcome
+from electra.reproduce.scale import Scale, scale_named
+from electra.reproduce.score import TASK, Scorer
+from electra.reproduce.table import markdown
+from electra.reproduce.watch import step_reached, watched
+from electra.reproduce.workers import Worker, side_by_side
+from electra.shards.dataset import open_data
+from electra.shards.format import MANIFEST
+
+REQUEST, RUNS, LOGS, TABLE, DIVERGED = "experiment.json", "runs", "logs", "table.md", "diverged.txt"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What was asked for."""
+
+    experiment: Experiment
+    scale: Scale
+    data: Path
+    out: Path
+    glue: Path | None
+    overrides: tuple[str, ...]
+    budget: Budget
+    planned: tuple[Planned, ...]
+
+    @property
+    def scorer(self) -> Scorer:
+        return Scorer(experiment=self.experiment, scale=self.scale, out=self.out, glue=self.glue)
+
+    def run(self, planned: Planned) -> Path:
+        """The folder of a configuration's pre-training run."""
+        return self.out / RUNS / planned.name
+
+
+def make_request(
+    name: str,
+    *,
+    data: Path,
+    scale: str,
+    out: Path,
+    glue: Path | None = None,
+    only: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    budget: Budget | None = None,
+) -> Request:
+    """The experiment with every configuration checked, and its folder claimed for it."""
+    chosen, size = experiment(name), scale_named(scale)
+    prepared = open_data(data)
+    planned = plan(chosen, size, vocab_size=prepared.vocab_size, overrides=overrides, budget=budget, only=only)
+    request = Request(
+        experiment=chosen,
+        scale=size,
+        data=data,
+        out=out,
+        glue=glue,
+        overrides=tuple(overrides),
+        budget=budget or chosen.budget,
+        planned=tuple(planned),
+    )
+    with storage(out):
+        _claim(request)
+        if glue is None:
+            passages.write_task(out / TASK, prepared, rows=size.task_rows)
+    return request
+
+
+def reproduce(request: Request, *, together: int | None = None) -> Outcome:
+    """Run what is missing and write down what was found; Diverged at the end where a configuration did.
+
+    On a GPU `together` configurations run side by side, each in a process of its own; on a CPU one after another.
+    """
+    skipped = left_out(request.experiment, request.scale, overrides=request.overrides)
+    for name in (name for name in skipped if name not in [one.name for one in request.planned]):
+        say(f"left out, as {request.scale.name} has no time for it: {name} (--only {name} runs it)")
+    scorer = request.scorer
+    todo = [one for one in request.planned if not _finished(request, scorer, one)]
+    if len(todo) < len(request.planned):
+        say(f"{len(request.planned) - len(todo)} of {len(request.planned)} configurations are already there")
+    if todo:
+        title = f"reproduce {request.experiment.name}"
+        with watched(title, len(request.planned), lambda: sum(progress_of(request, one) for one in request.planned)):
+            device = hardware.device(todo[0].config.train.device)
+            if device.type == "cpu":
+                for one in todo:
+                    work(request, one)
+                    summarise(request)
+            else:
+                workers = [Worker(name=one.name, arguments=_arguments(request, one)) for one in todo]
+                logs = request.out / LOGS
+                for _ in side_by_side(workers, logs=logs, together=together or request.scale.together):
+                    summarise(request)
+    outcome = summarise(request)
+    if outcome.diverged:
+        raise Diverged(f"diverged: {', '.join(outcome.diverged)}; the other configurations are in {request.out}")
+    return outcome
+
+
+def work(request: Request, planned: Planned) -> None:
+    """Pre-train one configuration and score it, as far as that is not done; a divergence is noted and left at that."""
+    run, scorer = request.run(planned), request.scorer
+    if _finished(request, scorer, planned):
+        return
+    say(f"{planned.variant.title}: {planned.config.train.steps:,} steps, {_shown(planned)}")
+    try:
+        pretrain(planned.config, data=request.data, out=run)
+    except Diverged as error:
+        write_atomic(run / DIVERGED, f"{error}\n".encode())
+        say(f"warning: {planned.variant.title} diverged: {error}")
+        return
+    scorer.score(planned, run=run)
+
+
+def summarise(request: Request) -> Outcome:
+    """Write results.json and table.md of what is finished, this time's configurations and earlier ones."""
+    scorer = request.scorer
+    everything = _everything(request)
+    ready = [one for one in everything if _scored(request, scorer, one)]
+    diverged = [one.name for one in everything if (request.run(one) / DIVERGED).is_file()]
+    asked = [one.name for one in request.planned]
+    outcome = Outcome(
+        experiment=request.experiment.name,
+        scale=request.scale.name,
+        budget=request.budget,
+        seeds=scorer.seeds,
+        rows=tuple(row for one in ready for row in rows_of(one, run=request.run(one), scorer=scorer)),
+        missing=tuple(name for name in asked if name not in [*diverged, *(one.name for one in ready)]),
+        diverged=tuple(diverged),
+        left_out=tuple(one.name for one in everything if one not in ready and one.name not in [*asked, *diverged]),
+        overrides=request.overrides,
+        device=_device(ready[0].name, request) if ready else "",
+    )
+    with storage(request.out):
+        write_outcome(request.out, outcome)
+        write_atomic(request.out / TABLE, markdown(outcome).encode())
+    return outcome
+
+
+def progress_of(request: Request, planned: Planned) -> float:
+    """About how much of a configuration's work is done, from 0 to 1."""
+    scorer, weight = request.scorer, request.scale.finetune_time
+    if (request.run(planned) / DIVERGED).is_file():
+        return 1.0
+    trained = min(1.0, step_reached(request.run(planned)) / planned.config.train.steps)
+    wanted = scorer.wanted(planned)
+    return (1 - weight) * trained + weight * (wanted - scorer.missing(planned)) / wanted
+
+
+def _scored(request: Request, scorer: Scorer, planned: Planned) -> bool:
+    return not scorer.missing(planned) and step_reached(request.run(planned)) > 0
+
+
+def _finished(request: Request, scorer: Scorer, planned: Planned) -> bool:
+    return _scored(request, scorer, planned) or (request.run(planned) / DIVERGED).is_file()
+
+
+def _everything(request: Request) -> list[Planned]:
+    """Every configuration of the experiment: the folder may hold others than those asked for now."""
+    vocab = request.planned[0].config.model.vocab_size
+    scale = replace(request.scale, fits=0)
+    return plan(request.experiment, scale, vocab_size=vocab, overrides=request.overrides, budget=request.budget)
+
+
+def _claim(request: Request) -> None:
+    """Note what the folder is for, or check that it is for this."""
+    asked: dict[str, Any] = {
+        "format": 1,
+        "experiment": request.experiment.name,
+        "scale": request.scale.name,
+        "budget": request.budget,
+        "overrides": sorted(request.overrides),
+        "tasks": list(request.scorer.tasks),
+        "data_sha256": sha256_file(request.data / MANIFEST),
+    }
+    path = request.out / REQUEST
+    if not path.is_file():
+        write_json(path, asked)
+        return
+    there = read_json(path)
+    changed = [f"{key} {there.get(key)!r}, now {value!r}" for key, value in asked.items() if there.get(key) != value]
+    if changed:
+        reason = f"{request.out} holds another experiment: {'; '.join(changed)}"
+        raise ConfigError("--out", reason, fix="choose a new folder, or give the same arguments")
+
+
+def _arguments(request: Request, planned: Planned) -> list[str]:
+    """The command line of a worker that does one configuration."""
+    given = ["reproduce", request.experiment.name, "--data", str(request.data), "--scale", request.scale.name]
+    given += ["--out", str(request.out), "--budget", request.budget, "--only", planned.name, "--worker"]
+    given += ["--glue", str(request.glue)] if request.glue is not None else []
+    return [*given, *request.overrides]
+
+
+def _device(name: str, request: Request) -> str:
+    facts = read_json(request.out / RUNS / name / "run.json")
+    gpus = [gpu["name"] for gpu in facts["gpus"]]
+    return str(gpus[0]) if gpus else f"{facts['cpu']}, {facts['cores']} cores"
+
+
+def _shown(planned: Planned) -> str:
+    return " ".join(planned.variant.overrides) or "no changes"

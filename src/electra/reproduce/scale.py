@@ -1,0 +1,138 @@
+"""How large an experiment is made, from a test of the machinery in minutes to the paper's own size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from electra.errors import ConfigError, suggest
+
+CHOICE_SEEDS = range(5)
+REPORT_SEEDS = range(10, 15)
+"""Fine-tuning seeds: settings are chosen on the first, results reported on the second: no choice flatters itself."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scale:
+    """Sizes, budgets and judging of every configuration of an experiment."""
+
+    name: str
+    title: str
+    preset: str = ""
+    """The network that configurations change; none means the experiment's own, as in the paper."""
+    overrides: tuple[str, ...] = ()
+    tokens: int = 0
+    """Tokens of the first configuration's run, padding included; 0 means the paper's number of steps."""
+    minutes: float = 0.0
+    """Training time of each configuration, where equal time is asked for."""
+    warmup: float = 0.0
+    """Share of the steps over which the learning rate rises; 0 means the preset's steps."""
+    tasks: tuple[str, ...] = ()
+    """GLUE tasks to fine-tune on, as far as they are at hand."""
+    seeds: int = 1
+    finetune: tuple[str, ...] = ()
+    """Fine-tuning settings that differ from the paper's."""
+    task_rows: int = 512
+    """Training rows of the task that is made of the corpus where no GLUE folder is given."""
+    together: int = 1
+    """Configurations side by side on a GPU."""
+    fits: int = 0
+    """How many configurations fit into the time that the scale is named for; 0 means any number."""
+    finetune_time: float = 0.3
+    """About the share of a configuration's time that fine-tuning takes; only the progress bar asks."""
+    caution: str = ""
+    """What must stand beside the scores."""
+
+
+SCALES: dict[str, Scale] = {
+    scale.name: scale
+    for scale in (
+        Scale(
+            name="cpu-smoke",
+            title="2 layers x 64, 60 steps: whether everything runs, in minutes on two cores",
+            preset="tiny",
+            overrides=(
+                "model.layers=2",
+                "model.width=64",
+                "model.heads=1",
+                "model.ffn=256",
+                "model.embedding=32",
+                "train.batch_size=16",
+                "evaluate.sequences=64",
+            ),
+            tokens=60 * 16 * 64,
+            minutes=0.25,
+            warmup=0.1,
+            tasks=("rte",),
+            seeds=1,
+            finetune=("epochs=1", "length=64", "batch_size=16", "max_train_rows=192"),
+            task_rows=192,
+            finetune_time=0.5,
+            caution="A test of the machinery: after 60 steps the scores mean nothing.",
+        ),
+        Scale(
+            name="cpu",
+            title="tiny (4 layers x 128), 2 M tokens a configuration: hours on a laptop",
+            preset="tiny",
+            overrides=("evaluate.sequences=256",),
+            tokens=1000 * 32 * 64,
+            minutes=10,
+            warmup=0.1,
+            tasks=("cola", "mrpc", "stsb", "rte"),
+            seeds=3,
+            finetune=("length=64", "max_train_rows=2000"),
+            task_rows=2000,
+            caution=(
+                "2 million tokens: below some 160 million a generator knows little more than word frequencies, so the "
+                "order of the rows says little about the paper's."
+            ),
+        ),
+        Scale(
+            name="gpu-10min",
+            title="half of small (6 layers x 256), 200 M tokens a configuration: ten minutes on one H200",
+            preset="small",
+            overrides=("model.layers=6", "model.positions=128", "evaluate.sequences=512"),
+            tokens=200_015_872,
+            minutes=1.2,
+            warmup=0.1,
+            tasks=("cola", "sst2", "mrpc", "stsb"),
+            seeds=3,
+            finetune=("max_train_rows=6000",),
+            task_rows=6000,
+            together=3,
+            fits=5,
+            caution="Half of small after 200 million tokens, 1/80 of the paper's: read differences with the spread.",
+        ),
+        Scale(
+            name="gpu-1h",
+            title="small (12 layers x 256), 400 M tokens a configuration: about an hour on one H200",
+            preset="small",
+            overrides=("evaluate.sequences=1024",),
+            tokens=400_015_360,
+            minutes=5,
+            warmup=0.1,
+            tasks=("cola", "sst2", "mrpc", "stsb", "rte"),
+            seeds=5,
+            finetune=(),
+            task_rows=10_000,
+            together=3,
+            fits=8,
+            caution="Small after 400 million tokens, 1/40 of the paper's: read differences with the spread.",
+        ),
+        Scale(
+            name="paper",
+            title="the paper's sizes, batches and steps: days to weeks",
+            tasks=("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"),
+            seeds=5,
+            task_rows=10_000,
+            finetune_time=0.05,
+        ),
+    )
+}
+
+
+def scale_named(name: str) -> Scale:
+    """The scale of this name."""
+    if name not in SCALES:
+        hint = suggest(name, SCALES) or f"one of: {', '.join(SCALES)}"
+        raise ConfigError("--scale", f"{name!r} is not a scale", fix=hint)
+    return SCALES[name]

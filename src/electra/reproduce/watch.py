@@ -1,0 +1,52 @@
+"""One bar over a whole experiment, fed by what its configurations leave on disk, in whichever process they run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from electra.progress import progress
+from electra.train.telemetry import FILE
+
+EVERY_S = 1.0
+_TAIL_BYTES = 65_536  # longer than any line of a diary
+
+
+@contextlib.contextmanager
+def watched(title: str, total: int, done: Callable[[], float]) -> Iterator[None]:
+    """Show how many of `total` runs are done, with the time left, while the block runs; `done` gives fractions too."""
+    over = threading.Event()
+    with progress(title, total, "runs", start=done()) as bar:
+
+        def follow() -> None:
+            while not over.wait(EVERY_S):
+                with contextlib.suppress(OSError, ValueError):  # a file that is being exchanged
+                    bar.update(done())
+
+        follower = threading.Thread(target=follow, daemon=True)
+        follower.start()
+        try:
+            yield
+        finally:
+            over.set()
+            follower.join()
+            bar.update(done())
+
+
+def step_reached(run: Path) -> int:
+    """The last step that a run's diary names; 0 where there is none."""
+    try:
+        with open(run / FILE, "rb") as diary:
+            size = diary.seek(0, os.SEEK_END)
+            diary.seek(max(0, size - _TAIL_BYTES))
+            lines = diary.read().split(b"\n")
+    except OSError:
+        return 0
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            return int(json.loads(line)["step"])
+    return 0

@@ -1,0 +1,100 @@
+"""Configurations side by side: one process each, started by our own command line, all stopped together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from electra.errors import ElectraError, Resumable
+from electra.train.interrupt import stop_on_signals
+
+POLL_S = 0.3
+PATIENCE_S = 120.0  # for a worker to save what it has after it was told to stop
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worker:
+    """One process: `electra ARGUMENTS`, its output in a log file of its name."""
+
+    name: str
+    arguments: list[str]
+
+
+class _Failed(ElectraError):
+    """What a worker's last line said, with its exit code."""
+
+    def __init__(self, line: str, code: int) -> None:
+        self.exit_code = code
+        super().__init__(line)
+
+
+def side_by_side(workers: Sequence[Worker], *, logs: Path, together: int) -> Iterator[str]:
+    """Run all workers, `together` at a time; the name of each when it is done.
+
+    The first failure stops the others, after they saved; so does a signal to this process.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+    waiting = list(workers)
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    with stop_on_signals() as stop:
+        try:
+            while waiting or running:
+                while waiting and len(running) < together and not stop:
+                    worker = waiting.pop(0)
+                    running[worker.name] = _start(worker, logs)
+                time.sleep(POLL_S)
+                if stop:
+                    raise Resumable(f"stopped by {stop.reason}; run the same command to continue")
+                for name in [name for name, process in running.items() if process.poll() is not None]:
+                    code = running.pop(name).returncode
+                    if code:
+                        raise _failure(name, code, logs / f"{name}.txt")
+                    yield name
+        finally:
+            _end(list(running.values()))
+
+
+def end_with_parent() -> None:
+    """Ask this process to stop as by Ctrl-C when the one that started it is gone, however it went."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _start(worker: Worker, logs: Path) -> subprocess.Popen[bytes]:
+    with open(logs / f"{worker.name}.txt", "ab") as log:
+        command = [sys.executable, "-m", "electra", *worker.arguments]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+
+def _end(running: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in running:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+    for process in running:
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _failure(name: str, code: int, log: Path) -> ElectraError:
+    if code == Resumable.exit_code:
+        return Resumable(f"{name} was stopped; run the same command to continue")
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    said = lines[-1].removeprefix("electra: error: ") if lines else "it said nothing"
+    return _Failed(f"{name}: {said} (all of it: {log})", code if code > 0 else 1)
