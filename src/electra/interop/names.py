@@ -97,10 +97,15 @@ def network_of(run: Mapping[str, Tensor], part: Part) -> Tensors:
     """One network's tensors out of a run's; a run with a single network gives that one."""
     if any(name.startswith("encoder.") for name in run):
         return dict(run)
-    own_embeddings = any(name.startswith(f"{part}_embeddings.") for name in run)
+
+    def has(prefix: str) -> bool:
+        return any(name.startswith(prefix) for name in run)
+
+    # A head without an encoder of its own stands on the discriminator's: everything else is shared.
+    encoder = f"{part}." if has(f"{part}.") or not has(f"{part}_head.") else "discriminator."
     prefixes = {
-        f"{part}_embeddings." if own_embeddings else "embeddings.": "embeddings.",
-        f"{part}.": "encoder.",
+        f"{part}_embeddings." if has(f"{part}_embeddings.") else "embeddings.": "embeddings.",
+        encoder: "encoder.",
         f"{part}_head.": "head.",
     }
     return {
