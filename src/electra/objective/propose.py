@@ -103,9 +103,9 @@ class Frequencies:
     learns = False
 
     @staticmethod
-    def of(weights_V: Tensor, generator: GeneratorConfig) -> Frequencies:
-        """A proposer that draws in proportion to `weights`, on the device that these are on."""
-        weights, device = weights_V.double().cpu(), weights_V.device
+    def of(weights_V: Tensor, generator: GeneratorConfig, *, device: torch.device | None = None) -> Frequencies:
+        """A proposer that draws in proportion to `weights`; its tables are put on `device` once, for every step."""
+        weights = weights_V.double().cpu()
         drawn = torch.where(weights > 0, (weights / weights.max()) ** (1 / generator.temperature), 0.0)
         keep_V, alias_V = alias_tables(drawn)
         return Frequencies(
@@ -133,8 +133,8 @@ def _padded(logp_V: Tensor) -> Tensor:
 
 def alias_tables(weights_V: Tensor) -> tuple[Tensor, Tensor]:
     """For each column of a table of equal columns: the share of it that is its own, and whose the rest is."""
-    count = len(weights_V)
-    share = (weights_V.double() * count / weights_V.sum()).tolist()
+    count, exact_V = len(weights_V), weights_V.double()
+    share = (exact_V * count / exact_V.sum()).tolist()
     alias = list(range(count))
     small = [i for i, value in enumerate(share) if value < 1]
     large = [i for i, value in enumerate(share) if value >= 1]

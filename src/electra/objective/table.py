@@ -89,7 +89,7 @@ def build_proposer(
     even = generator.kind == "uniform"
     weights = torch.ones(config.model.vocab_size) if even else _counted("generator.kind", counts).clone()
     weights[[specials.pad, specials.cls, specials.sep, specials.mask]] = 0
-    return Frequencies.of(weights.to(device), generator)
+    return Frequencies.of(weights, generator, device=device)
 
 
 def _counted(key: str, counts: Counts | None) -> Tensor:
