@@ -342,6 +342,20 @@ def test_the_loss_is_least_where_the_energy_is_the_texts_log_probability() -> No
             score.bias.sub_(step)  # type: ignore[union-attr,operator]
 
 
+def test_start_values() -> None:
+    """ln V for the towers; energies of 0 miss nearly every sample, those of a uniform guess know the base rate."""
+    batch = unpack(ragged_rows(64, full=True))
+    for start, nce in ((False, 0.29 * (math.log(VOCAB) + math.log(0.75 / 0.25))), (True, 0.60)):
+        weights = ObjectiveConfig(name="electric", base_rate_start=start)
+        config = electric(masking=MaskingConfig(rate=0.25), objective=weights)
+        objective = build_objective(config, SPECIALS)
+        slots = objective.plan(batch)
+        outcome = objective.loss(build_model(config), batch, slots, objective.counts(batch, slots))
+        means = objective.means(dict(zip(objective.stats, outcome.sums.tolist(), strict=True)))
+        assert means["mlm_loss"] == pytest.approx(math.log(VOCAB), rel=0.02)
+        assert means["rtd_loss"] == pytest.approx(nce, rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("section", "key", "value"),
     [
@@ -350,7 +364,6 @@ def test_the_loss_is_least_where_the_energy_is_the_texts_log_probability() -> No
         ("generator", "temperature", 2.0),
         ("generator", "disallow_correct", True),
         ("generator", "kind", "transformer"),
-        ("objective", "base_rate_start", True),
     ],
 )
 def test_unknown_odds_are_refused(section: str, key: str, value: object) -> None:

@@ -24,6 +24,7 @@ COMMANDS = {
     "evaluate": ("electra.cli.evaluate", "The scores in a folder: seeds, median, spread, averages."),
     "predict": ("electra.cli.predict", "What a fine-tuned model says about your rows."),
     "detect": ("electra.cli.detect", "Mark the tokens of a text that look replaced."),
+    "score": ("electra.cli.score", "How likely texts are to an electric or masked language model."),
     "export": ("electra.cli.export", "A run's model as a folder that transformers loads."),
     "import": ("electra.cli.import_", "A transformers ELECTRA folder as one of ours."),
     "reproduce": ("electra.cli.reproduce", "An experiment of the paper: table, plot and page beside its numbers."),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import queue
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from electra.cli.lines import STDIN, plain_suffix, short, waiting_lines
 
 if TYPE_CHECKING:
     from electra.finetune.folder import About
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     Row = Example | Question | Sentence
 
-STDIN = "standard input"
-_WAITING_LINES = 512  # of standard input that are answered together at most
 _COLUMNED = (".csv", ".tsv", ".jsonl")
 _TAKES = {
     "tag": "lines of words (.txt, standard input), .conll, or a .csv .tsv .jsonl column of them",
@@ -99,17 +97,13 @@ def _put(lines: list[str], kept: list[str], out: Path | None) -> None:
 
 def _rows(path: Path, about: About, columns: dict[str, str | None]) -> Sequence[Row]:
     """The rows of a file in the shape that the model answers."""
-    from electra.corpus.streams import COMPRESSIONS
     from electra.errors import DataError
     from electra.finetune.conll import read_conll
     from electra.finetune.files import read_lines
     from electra.finetune.squad import read_squad
     from electra.finetune.tables import read_table
 
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSIONS:
-        suffixes.pop()
-    suffix = suffixes[-1] if suffixes else ""
+    suffix = plain_suffix(path)
     if suffix in _COLUMNED:
         span = about.kind == "span"
         table = read_table(
@@ -170,42 +164,11 @@ def _no_columns(columns: dict[str, str | None], where: str) -> None:
 
 
 def _waiting_rows(about: About) -> Iterator[Sequence[Row]]:
-    """What has arrived on standard input, as often as something has: a line that stands alone is answered at once."""
-    from electra.errors import DataError
-
-    lines: queue.Queue[bytes | OSError | None] = queue.Queue(maxsize=_WAITING_LINES)
-
-    def read() -> None:
-        try:
-            for line in sys.stdin.buffer:
-                lines.put(line)
-            lines.put(None)
-        except OSError as error:  # handed to the consumer, who raises it
-            lines.put(error)
-
-    threading.Thread(target=read, name="electra-stdin", daemon=True).start()
-    number, more = 0, True
-    while more:
-        waiting = [lines.get()]
-        while isinstance(waiting[-1], bytes) and len(waiting) < _WAITING_LINES:
-            try:
-                waiting.append(lines.get_nowait())
-            except queue.Empty:
-                break
-        more = waiting[-1] is not None
-        rows = []
-        for line in waiting:
-            if line is None:
-                break
-            if isinstance(line, OSError):
-                raise line
-            try:
-                text = line.decode("utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise DataError(STDIN, f"line {number + 1} is not valid UTF-8") from error
-            rows.append(_row(_line(text, number, about, STDIN), about))
-            number += 1
-        yield rows
+    """The rows that have arrived on standard input, as often as some have."""
+    number = 0
+    for lines in waiting_lines():
+        yield [_row(_line(line, number + place, about, STDIN), about) for place, line in enumerate(lines)]
+        number += len(lines)
 
 
 def _header(about: About) -> str:
@@ -222,7 +185,7 @@ def _header(about: About) -> str:
 def _shown(prediction: dict[str, Any], about: About, form: str) -> list[str]:
     """The lines of one prediction."""
     if form == "jsonl":
-        return [json.dumps(_short(prediction), ensure_ascii=False)]
+        return [json.dumps(short(prediction), ensure_ascii=False)]
     values: list[list[Any]]
     if about.kind == "tag":
         columns = zip(prediction["words"], prediction["tags"], prediction["probabilities"], strict=True)
@@ -233,15 +196,6 @@ def _shown(prediction: dict[str, Any], about: About, form: str) -> list[str]:
     else:
         values = [[value for key, value in prediction.items() if key != "n_best"]]
     return ["\t".join(_cell(value) for value in row) for row in values]
-
-
-def _short(value: Any) -> Any:
-    """Numbers of six digits: more of them mean nothing."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {key: _short(part) for key, part in value.items()}
-    return [_short(part) for part in value] if isinstance(value, list) else value
 
 
 def _cell(value: object) -> str:

@@ -58,7 +58,7 @@ class ObjectiveConfig:
     rtd_weight: float = 50.0
     """Weight of the replaced token detection loss."""
     base_rate_start: bool = False
-    """Start the discriminator's output at the share of replaced tokens instead of at one half (rtd only)."""
+    """Start the discriminator's output at the share of replaced tokens instead of at one half (rtd and electric)."""
     contrastive_weight: float = 0.0
     """Weight of telling from [CLS] whether a sequence was corrupted at all; above 0, some are left alone (rtd only)."""
     contrastive_share: float = 0.2

@@ -206,9 +206,6 @@ def _electric(config: Config) -> None:
     if generator.disallow_correct:
         reason = "electric needs samples of the generator as it is, right ones too"
         raise ConfigError("generator.disallow_correct", reason, fix="false")
-    if config.objective.base_rate_start:
-        reason = "electric adds the share of replaced tokens to the output anyway"
-        raise ConfigError("objective.base_rate_start", reason, fix="false")
 
 
 def _generator(config: Config) -> None:

@@ -27,7 +27,9 @@ def is_folder(path: Path) -> bool:
 
 def read_folder(path: Path) -> Weights:
     """The network in a transformers ELECTRA folder; where it has no pre-training head, `head` is None."""
-    config, length = settings.from_transformers(_read_json(path / CONFIG), path / CONFIG)
+    values = _read_json(path / CONFIG)
+    config, length = settings.from_transformers(values, path / CONFIG)
+    objective = values.get(settings.OBJECTIVE)
     theirs = _with_prefix(_read_tensors(path))
     head = names.head_in(theirs)
     table = names.translation(discriminator_shape(config), head)
@@ -39,15 +41,23 @@ def read_folder(path: Path) -> Weights:
         raise CheckpointError(path, f"{OUTPUT_TABLE} differs from the token table, and only tied tables are supported")
     unused = {name for name in theirs.keys() - used - {OUTPUT_TABLE} if not name.endswith("position_ids")}
     tensors = names.from_transformers(theirs, table)
-    return checked(
-        Weights(config=config, head=head, length=length, tensors=tensors, unused=tuple(sorted(unused))), path
+    weights = Weights(
+        config=config,
+        head=head,
+        length=length,
+        tensors=tensors,
+        objective=objective if isinstance(objective, str) else None,
+        unused=tuple(sorted(unused)),
     )
+    return checked(weights, path)
 
 
 def write_weights(folder: Path, weights: Weights, *, pad_id: int) -> None:
     """Put a pre-trained network's config.json and model.safetensors into `folder`."""
     table = names.translation(discriminator_shape(weights.config), weights.head)
     values = settings.to_transformers(weights.config, head=weights.head, pad_id=pad_id, length=weights.length)
+    if weights.objective is not None:
+        values[settings.OBJECTIVE] = weights.objective
     write_files(folder, values, names.to_transformers(weights.tensors, table))
 
 

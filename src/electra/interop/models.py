@@ -50,6 +50,8 @@ class Loaded:
     module: Network
     length: int
     """The longest sequence it saw in pre-training, special tokens included; positions beyond are untrained."""
+    objective: str | None = None
+    """What it was trained for, where that is known: an objective of ours; a generator's is mlm."""
     unused: tuple[str, ...] = ()
     """Tensors of the folder that have no place in the network, such as a classifier's."""
 
@@ -68,6 +70,9 @@ class Loaded:
         if not isinstance(self.head, DetectionHead):
             kind = "is a masked language model" if self.head else "has an encoder only"
             raise CheckpointError(self.path, f"{kind}: no replaced-token head", fix="give a discriminator")
+        if self.objective == "electric":
+            reason = "gives energies, which alone are no probabilities of replacement"
+            raise CheckpointError(self.path, reason, fix="electra score tells how likely each token is")
         segments_BL = torch.zeros_like(ids_BL) if segments_BL is None else segments_BL
         with torch.inference_mode():
             return self.module.logits(ids_BL, segments_BL, lengths_B).sigmoid()
@@ -86,6 +91,7 @@ def load_model(path: Path, *, part: Part = "discriminator") -> Loaded:
         config=source.weights.config,
         module=build(source.weights),
         length=source.weights.length,
+        objective=source.weights.objective,
         unused=source.weights.unused,
     )
 
@@ -118,14 +124,23 @@ def read_source(path: Path, *, part: Part = "discriminator") -> Source:
 
 def _from_checkpoint(checkpoint: Path, run: Path, part: Part) -> Source:
     config = load(file=run / "config.toml")
-    tensors = names.network_of(read_tensors(checkpoint / "model.safetensors"), part)
+    generates = part == "generator" and config.objective.name != "mlm"
+    if generates and config.generator.kind == "two-tower":
+        reason = "its generator is two towers, which are not one encoder and have no place outside the run"
+        raise CheckpointError(checkpoint, reason, fix="the discriminator can be used")
+    stored = read_tensors(checkpoint / "model.safetensors")
+    tensors = names.network_of(stored, part)
     if not any(name.startswith("encoder.") for name in tensors):
         raise CheckpointError(checkpoint, f"has no {part}")
+    if config.generator.tying == "gdes" and part == "discriminator" and "generator_embeddings.token.weight" in stored:
+        table = "embeddings.token.weight"  # stored as the difference from the generator's
+        tensors[table] = tensors[table] + stored["generator_embeddings.token.weight"]
     weights = Weights(
         config=_sizes(config, part),
         head="detection" if "head.score.weight" in tensors else "masked" if "head.bias" in tensors else None,
         length=config.data.length,
         tensors=tensors,
+        objective="mlm" if generates else config.objective.name,
     )
     return Source(
         path=checkpoint,
@@ -140,7 +155,14 @@ def _sizes(config: Config, part: Part) -> ModelConfig:
     if config.objective.name == "mlm" or part == "discriminator":
         return config.model
     shape = generator_shape(config.model, config.generator)
-    return replace(config.model, layers=shape.layers, width=shape.width, heads=shape.heads, ffn=shape.ffn)
+    return replace(
+        config.model,
+        layers=shape.layers,
+        width=shape.width,
+        heads=shape.heads,
+        ffn=shape.ffn,
+        embedding=shape.embedding,
+    )
 
 
 def _tokenizer(folder: Path) -> Tokenizer:

@@ -29,6 +29,8 @@ class Weights:
     length: int
     """The longest sequence seen in pre-training."""
     tensors: Tensors
+    objective: str | None = None
+    """What it was trained for, where that is known: an objective of ours; a generator's is mlm."""
     unused: tuple[str, ...] = ()
     """Names in the file that have no place in the network, such as a classifier's."""
 

@@ -40,6 +40,9 @@ _FIXED: dict[str, Any] = {
 LENGTH = "pretrained_length"
 """Our own key in config.json: the longest sequence seen in pre-training, beyond which positions are untrained."""
 
+OBJECTIVE = "pretrained_objective"
+"""Our own key in config.json: what the network was trained for, where it is ours."""
+
 
 def to_transformers(config: ModelConfig, *, head: Head | None, pad_id: int, length: int) -> dict[str, Any]:
     """The content of config.json for one network."""

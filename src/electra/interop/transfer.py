@@ -89,11 +89,14 @@ def _read_transformers(path: Path) -> Source:
 
 def _config_for(weights: Weights, small: Weights | None, generator: Path | None) -> Config:
     """The nearest preset with the sizes that were read."""
-    objective = ObjectiveConfig(name="mlm" if weights.head == "masked" else "rtd")
+    energies = weights.head == "detection" and weights.objective == "electric"
+    objective = ObjectiveConfig(name="mlm" if weights.head == "masked" else "electric" if energies else "rtd")
     config = _nearest(weights, objective.name)
     fractions = config.generator
     if small is not None and generator is not None:
         fractions = _fractions(weights, small, generator)
+    if energies:
+        fractions = replace(fractions, kind="two-tower")
     config = replace(
         config,
         objective=objective,

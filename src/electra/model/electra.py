@@ -87,7 +87,10 @@ def build_model(config: Config) -> Electra | Bert:
         # Learning the base rate through the layers pushes all tokens the same way, until they look alike to the head.
         rate = config.masking.rate
         if isinstance(model.discriminator_head, DetectionHead):
-            nn.init.constant_(model.discriminator_head.score.bias, math.log(rate / (1 - rate)))
+            start = math.log(rate / (1 - rate))
+            if config.objective.name == "electric":  # which adds these odds itself, and log q, uniform as yet
+                start = math.log(config.model.vocab_size)
+            nn.init.constant_(model.discriminator_head.score.bias, start)
     return model
 
 
