@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -21,23 +21,22 @@ from electra.checkpoint import store
 from electra.checkpoint.folder import held, open_run, storage
 from electra.config.schema import Config
 from electra.config.validate import validate
-from electra.errors import CheckpointError, Resumable
-from electra.model.cost import real_flops_per_token
+from electra.errors import CheckpointError
 from electra.model.electra import build_model
-from electra.objective.table import build_objective
 from electra.progress import Bar, progress, say
 from electra.shards.dataset import Prepared, open_data
 from electra.train.evaluate import evaluate, readable
 from electra.train.guard import dead_discriminator
-from electra.train.interrupt import stop_on_signals
+from electra.train.interrupt import Stop, stop_on_signals
 from electra.train.loop import Position, train
 from electra.train.meter import Line, Meter, Yardstick
 from electra.train.optim import Update
 from electra.train.parallel import World, join
-from electra.train.state import Master
+from electra.train.stages import Stage, StageWeights, plan_stages, stage_until, stages_after, trained_names
 from electra.train.step import Stepper
 from electra.train.telemetry import Diary, evaluation_line, sample_line, status
 
+Tensors = dict[str, dict[str, Tensor]]
 HELD_OUT_SEED = 20200323  # the same held-out sequences and masks for every run, whatever its seed
 
 
@@ -75,84 +74,108 @@ class _Run:
         self.token_names = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
         specials = Specials(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
         self.model = build_model(config)
-        counts = partial(_counts, prepared)
-        self.objective = build_objective(config, specials, counts=counts, device=device)
-        compute = hardware.compute_dtype(config.train.precision, device)
-        self.master = Master(self.model, compute=compute, device=device)
-        share = world.share(config.train.batch_size)
-        rows = share.stop - share.start
-        self.micro = min(config.train.micro_batch or rows, rows)
-        compiled = device.type == "cuda" if config.train.compile == "auto" else config.train.compile == "on"
-        self.stepper = Stepper(
-            self.model,
-            self.master,
-            Update(self.master, config.optim),
-            self.objective,
-            world=world,
-            micro_batch=self.micro,
-            compiled=compiled,
+        self.stages = plan_stages(
+            config,
+            specials,
+            counts=lambda: torch.from_numpy(prepared.train.counts(prepared.vocab_size)),
+            device=device,
         )
-        peak = hardware.peak_flops(device, compute)
-        self.yardstick = Yardstick(flops_per_token=real_flops_per_token(config), peak_flops=peak)
+        self.compute = hardware.compute_dtype(config.train.precision, device)
+        self.share = world.share(config.train.batch_size)
+        rows = self.share.stop - self.share.start
+        self.micro = min(config.train.micro_batch or rows, rows)
+        self.peak_flops = hardware.peak_flops(device, self.compute)
         self.stream = Stream(prepared.train, config.data, specials, seed=config.seed)
-        self.share = share
         held_out = Stream(prepared.held_out, config.data, specials, seed=HELD_OUT_SEED)
         count = min(config.evaluate.sequences, held_out.epoch(0).layout.count)
         self.held_out = torch.from_numpy(held_out.take(Cursor(), count)[0])
-        self.position = self._resume()
         self.diary: Diary | None = None
         self.bar: Bar | None = None
 
     def go(self) -> Path:
-        config, start = self.config, self.position
-        if start.step and start.step == start.total_steps:
-            say(f"{self.out}: finished at step {start.step}; nothing to do")
+        position, tensors = self._resume()
+        if position.step and position.step == position.total_steps:
+            say(f"{self.out}: finished at step {position.step}; nothing to do")
             return self.out
         with ExitStack() as stack:
             if self.world.leads:
-                self.diary = Diary(self.out, step=start.step)
+                self.diary = Diary(self.out, step=position.step)
                 stack.callback(self.diary.close)
-                title = f"pretrain {config.preset}"
-                self.bar = stack.enter_context(progress(title, start.total_steps, "step", start=start.step))
-                kept = self.stream.epoch(start.cursor.epoch).layout.kept_share
+                title = f"pretrain {self.config.preset}"
+                self.bar = stack.enter_context(progress(title, position.total_steps, "step", start=position.step))
+                kept = self.stream.epoch(position.cursor.epoch).layout.kept_share
                 say(
-                    f"{'resuming at step ' + str(start.step) if start.step else 'starting'} on {self.device};"
-                    f" the {config.data.layout} layout keeps {kept:.1%} of the tokens"
+                    f"{'resuming at step ' + str(position.step) if position.step else 'starting'} on {self.device};"
+                    f" the {self.config.data.layout} layout keeps {kept:.1%} of the tokens"
                 )
             stop = stack.enter_context(stop_on_signals())
-            loader = Loader(
-                self.stream, start.cursor, batch_size=config.train.batch_size, device=self.device, share=self.share
-            )
-            stack.callback(loader.close)
+            for stage in stages_after(self.stages, position.step):
+                self._enter(stage, position, tensors)
+                position, tensors = self._train(position, stop), None
+                if not stage.done(position) or (stage.left and self.world.any(bool(stop))):
+                    raise stop.at(position.step)
+                self.weights.release()
+        return self.out
+
+    def _enter(self, stage: Stage, position: Position, tensors: Tensors | None) -> None:
+        """Make the model and everything around it ready for a stage, at its start or in the middle of it."""
+        if stage.title and self.world.leads:
+            say(f"step {position.step}: {stage.title}")
+        if position.step == stage.start:
+            stage.begin(self.model)
+        self.stage, config = stage, self.config
+        self.weights = StageWeights(self.model, stage, compute=self.compute, device=self.device)
+        if tensors is not None and position.step != stage.start:
+            self.weights.master.load(tensors)
+        compiled = self.device.type == "cuda" if config.train.compile == "auto" else config.train.compile == "on"
+        update = Update(self.weights.master, config.optim)
+        self.stepper = Stepper(
+            self.model,
+            self.weights.master,
+            update,
+            stage.objective,
+            world=self.world,
+            micro_batch=self.micro,
+            compiled=compiled,
+        )
+
+    def _train(self, position: Position, stop: Stop) -> Position:
+        """Train to the end of the stage or to a stop; the position reached in the run."""
+        size = self.config.train.batch_size
+        yardstick = Yardstick(flops_per_token=self.stage.flops_per_token, peak_flops=self.peak_flops)
+        loader = Loader(self.stream, position.cursor, batch_size=size, device=self.device, share=self.share)
+        with closing(loader):
             end = train(
-                start,
-                self._ticking(loader),
-                config=config,
+                self.stage.inside(position),
+                self._ticking(loader, position.step),
+                config=self.config,
                 stepper=self.stepper,
-                meter=Meter(self.stepper, self.yardstick),
+                meter=Meter(self.stepper, yardstick),
                 world=self.world,
                 save=self._by_leader(self._save),
                 record=self._by_leader(self._record),
                 evaluate=self._by_leader(self._evaluate),
                 stop=stop,
             )
-        if end.step != end.total_steps:
-            reason = stop.reason or "a signal to another process"
-            raise Resumable(f"stopped by {reason} at step {end.step}, saved; run the same command to continue")
-        return self.out
+        return self.stage.outside(end)
 
-    def _resume(self) -> Position:
+    def _resume(self) -> tuple[Position, Tensors | None]:
+        """Where the run stands, and what its checkpoint holds; the model has taken the weights."""
         step = self.world.by_leader(self._last_step)
         fresh = Position(total_steps=None if self.config.train.max_minutes else self.config.train.steps)
         if step is None:
-            return fresh
+            return fresh, None
         found = store.checkpoint_path(self.out, step)
-        tensors, state = store.load(found, expect={name: t.shape for name, t in self.master.tensors()["model"].items()})
-        self.master.load(tensors)
+        named = dict(self.model.named_parameters())
+        trained = trained_names(self.model, stage_until(self.stages, step))
+        tensors, state = store.load(found, expect={name: p.shape for name, p in named.items()}, trained=trained)
+        with torch.no_grad():
+            for name, parameter in named.items():
+                parameter.copy_(tensors["model"][name])
         if step == 0:  # imported: its weights, and a whole run before it
-            return fresh
+            return fresh, None
         try:
-            return Position(**(state | {"cursor": Cursor(**state["cursor"])}))
+            return Position(**(state | {"cursor": Cursor(**state["cursor"])})), tensors
         except (KeyError, TypeError) as error:
             raise CheckpointError(found / "state.json", f"does not say where the run stood: {error}") from error
 
@@ -163,19 +186,19 @@ class _Run:
         return None if found is None else store.step_of(found)
 
     def _by_leader(self, act: Callable[..., None]) -> Callable[..., None]:
-        """`act`, done by the leading process only; every process waits for it, and ends with it if it fails."""
+        """`act`, told the run's position, by the leading process only; all wait for it, and end with it if it fails."""
 
-        def guarded(*given: Any) -> None:
+        def guarded(position: Position, *given: Any) -> None:
             with storage(self.out):
-                act(*given)
+                act(self.stage.outside(position), *given)
 
         def everywhere(*given: Any) -> None:
             self.world.by_leader(partial(guarded, *given))
 
         return everywhere
 
-    def _ticking(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        for number, batch in enumerate(loader, start=self.position.step):
+    def _ticking(self, loader: Iterable[Batch], step: int) -> Iterator[Batch]:
+        for number, batch in enumerate(loader, start=step):
             if self.bar is not None:
                 self.bar.update(number)
             yield batch
@@ -186,7 +209,7 @@ class _Run:
         store.save(
             self.out,
             step=position.step,
-            tensors=self.master.tensors(),
+            tensors=self.weights.tensors(),
             state=asdict(position),
             keep=self.config.checkpoint.keep,
         )
@@ -200,23 +223,21 @@ class _Run:
 
     def _evaluate(self, position: Position) -> None:
         assert self.diary is not None
+        since = position.step - self.stage.start
+        if position.step and not since:  # the stage before has just ended with one
+            return
         batches: Iterable[Tensor] = (rows.to(self.device) for rows in self.held_out.split(self.micro))
-        figures, sample = evaluate(self.model, self.objective, batches)
+        figures, sample = evaluate(self.model, self.stage.objective, batches)
         words = readable(sample, self.token_names)
         named = {f"eval/{name}": value for name, value in figures.items()}
         self.diary.write("eval", step=position.step, tokens=position.tokens, **named)
         self.diary.write("sample", step=position.step, **words)
         say(evaluation_line(position.step, figures))
         say(sample_line(words))
-        if "rtd_auc" in figures and position.step > self.config.optim.warmup_steps:
+        if "rtd_auc" in figures and since > self.config.optim.warmup_steps:
             rtd = {key: figures[key] for key in ("rtd_loss", "replaced_rate")}
             if warning := dead_discriminator(auc=figures["rtd_auc"], **rtd):
                 say(f"warning: {warning}")
-
-
-def _counts(prepared: Prepared) -> Tensor:
-    """How often each token occurs in the training text."""
-    return torch.from_numpy(prepared.train.counts(prepared.vocab_size))
 
 
 def _fit_vocabulary(config: Config, prepared: Prepared) -> Config:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +125,16 @@ def latest_for_training(run: Path) -> Path | None:
 
 
 def load(
-    checkpoint: Path, *, expect: dict[str, Size] | None = None
+    checkpoint: Path, *, expect: dict[str, Size] | None = None, trained: Collection[str] | None = None
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Tensors by group and the state of a verified checkpoint; with `expect`, of exactly these names and shapes."""
-    both = None if expect is None else {f"{g}.{n}": size for g in ("average", "square") for n, size in expect.items()}
+    """Tensors by group and the state of a verified checkpoint; with `expect`, of exactly these names and shapes.
+
+    `trained` names the tensors that the optimizer keeps averages of; without it, all are.
+    """
+    both = None
+    if expect is not None:
+        names = expect.keys() if trained is None else trained
+        both = {f"{group}.{name}": expect[name] for group in ("average", "square") for name in names}
     groups: dict[str, dict[str, Tensor]] = {"model": read_tensors(checkpoint / "model.safetensors", expect=expect)}
     moments = read_tensors(checkpoint / "optimizer.safetensors", expect=both)
     for group in ("average", "square"):

@@ -117,9 +117,9 @@ class TrainConfig:
     """`joint`: generator and discriminator together. `two-stage`: the generator alone first, then the discriminator
     with the generator frozen. `adversarial`: the generator is rewarded for the discriminator's mistakes (REINFORCE)."""
     generator_steps: int = 0
-    """Steps of the first of two stages; 0 means half of the run."""
+    """Steps of the first of two stages; 0 means half of the run. Each stage has its own warm-up and decay."""
     start_from_generator: bool = True
-    """Begin the second stage with the generator's weights (needs equal sizes)."""
+    """Begin the second stage with the generator's weights (needs equal sizes); without it, with shared embeddings."""
     batch_size: int = 128
     """Sequences a step, over all processes."""
     micro_batch: int = 0
@@ -136,6 +136,14 @@ class TrainConfig:
     """Bitwise reproducible on a GPU too, at some cost in speed."""
     log_every: int = 100
     """Steps between log lines."""
+
+    @property
+    def stage_steps(self) -> tuple[int, ...]:
+        """The steps of each stage of the run."""
+        if self.algorithm != "two-stage":
+            return (self.steps,)
+        first = self.generator_steps or self.steps // 2
+        return first, self.steps - first
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

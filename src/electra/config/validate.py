@@ -157,15 +157,20 @@ def _lengths(config: Config) -> None:
 
 
 def _schedule(config: Config) -> None:
-    optim, steps = config.optim, config.train.steps
-    if 0 < optim.decay_steps < steps and not config.train.max_minutes:
-        reason = f"the learning rate would be 0 from step {optim.decay_steps} to train.steps {steps}"
+    optim, train = config.optim, config.train
+    steps, longest = min(train.stage_steps), max(train.stage_steps)
+    if steps < 1:
+        reason = f"{train.generator_steps} of train.steps {train.steps} leaves one of the two stages no step"
+        raise ConfigError("train.generator_steps", reason, fix="0 means half of the run")
+    key = "a stage of" if train.algorithm == "two-stage" else "train.steps"
+    if 0 < optim.decay_steps < longest and not train.max_minutes:
+        reason = f"the learning rate would be 0 from step {optim.decay_steps} to {key} {longest}"
         raise ConfigError("optim.decay_steps", reason, fix="0 means the end of the run")
     if 0 < optim.decay_steps <= optim.warmup_steps:
         reason = f"{optim.decay_steps} is not after optim.warmup_steps {optim.warmup_steps}"
         raise ConfigError("optim.decay_steps", reason, fix="0 means the end of the run")
     if not optim.decay_steps and optim.warmup_steps >= steps:
-        reason = f"{optim.warmup_steps} steps of warm-up do not fit into train.steps {steps}"
+        reason = f"{optim.warmup_steps} steps of warm-up do not fit into {key} {steps}"
         fix = f"optim.warmup_steps={steps // 10}, or optim.decay_steps to stop a longer schedule early"
         raise ConfigError("optim.warmup_steps", reason, fix=fix)
 
@@ -227,16 +232,30 @@ def _generator(config: Config) -> None:
         if config.train.algorithm == "adversarial" and generator.kind != "transformer":
             raise ConfigError("train.algorithm", "adversarial needs generator.kind transformer", fix="joint")
     if config.train.algorithm == "two-stage":
-        if config.train.max_minutes:
-            raise ConfigError("train.max_minutes", "two stages have a number of steps each", fix="train.steps")
-        if config.train.generator_steps >= config.train.steps:
-            reason = f"{config.train.generator_steps} leaves no step of {config.train.steps} for the discriminator"
-            raise ConfigError("train.generator_steps", reason, fix="0 means half of the run")
-        if config.train.start_from_generator and (generator.width, generator.depth) != (1.0, 1.0):
-            reason = "a discriminator starts from a generator of its own size only"
-            raise ConfigError(
-                "train.start_from_generator", reason, fix="generator.width=1 generator.depth=1, or turn it off"
-            )
+        _stages(config)
+
+
+def _stages(config: Config) -> None:
+    train, objective, generator, model = config.train, config.objective, config.generator, config.model
+    if train.max_minutes:
+        raise ConfigError("train.max_minutes", "two stages have a number of steps each", fix="train.steps")
+    for key, weight in (("mlm_weight", objective.mlm_weight), ("rtd_weight", objective.rtd_weight)):
+        if not weight:
+            reason, fix = "0 leaves one of the two stages nothing to learn", "1 and 50 are the usual weights"
+            raise ConfigError(f"objective.{key}", reason, fix=fix)
+    if not train.start_from_generator:
+        return
+    if generator.kind != "transformer":
+        reason = f"a discriminator cannot start from generator.kind {generator.kind}"
+        raise ConfigError("train.start_from_generator", reason, fix="false")
+    same = model.heads == max(1, model.width // HEAD_UNITS) and model.ffn == 4 * model.width
+    same &= (generator.width, generator.depth) == (1.0, 1.0)
+    if not same or (generator.tying == "none" and model.embedding != model.width):
+        reason = "a discriminator starts from a generator of its own size only"
+        fix = "generator.width=1 generator.depth=1, or turn it off"
+        if (generator.width, generator.depth) == (1.0, 1.0):
+            fix = "false: a generator has heads of 64 units, blocks of 4 widths and, untied, embeddings of its width"
+        raise ConfigError("train.start_from_generator", reason, fix=fix)
 
 
 def _batches(config: Config) -> None:

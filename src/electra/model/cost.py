@@ -91,9 +91,7 @@ def train_flops(config: Config, *, steps: int | None = None) -> Ledger:
 
 def generator_steps(config: Config) -> int:
     """Steps in which the generator trains alone."""
-    if config.train.algorithm != "two-stage":
-        return 0
-    return config.train.generator_steps or config.train.steps // 2
+    return config.train.stage_steps[0] if config.train.algorithm == "two-stage" else 0
 
 
 def learns(config: Config) -> bool:
@@ -161,6 +159,13 @@ def forward_flops_per_token(config: Config) -> float:
 def real_flops_per_token(config: Config) -> float:
     """Matrix-product FLOPs of training on one token, forward and backward; of two stages, the mean."""
     return _mean(config, _products(config))
+
+
+def stage_flops_per_token(config: Config) -> tuple[float, ...]:
+    """Matrix-product FLOPs of training on one token, in each stage of the run."""
+    prices = _products(config)
+    alone = (_spent(config, prices, alone=True),) if config.train.algorithm == "two-stage" else ()
+    return *alone, _spent(config, prices)
 
 
 def paper_flops_per_token(config: Config) -> float:

@@ -19,8 +19,10 @@ GENERATOR_SITE, DISCRIMINATOR_SITE = 1_000_001, 2_000_002
 class Electra(nn.Module):
     """Generator and discriminator; `generator.tying` says what they share.
 
-    `generator_embeddings` are the discriminator's where they are shared. `generator` is None where it has no weights
-    of its own: for frequencies and for `all`, where the discriminator's encoder is read in its place.
+    `generator_embeddings` are the discriminator's where they are shared. In two stages, where the generator's stay put
+    while the discriminator's learn, each has tables of its own, and sharing means that the second stage begins with a
+    copy. `generator` is None where it has no weights of its own: for frequencies and for `all`, where the
+    discriminator's encoder is read in its place.
     """
 
     def __init__(self, config: Config) -> None:
@@ -29,7 +31,7 @@ class Electra(nn.Module):
         self.embeddings = _embeddings(config)
         shape = generator_shape(config.model, config.generator)
         self.generator_embeddings = self.embeddings
-        if tying in ("none", "gdes") and learns:
+        if learns and (tying in ("none", "gdes") or config.train.algorithm == "two-stage"):
             self.generator_embeddings = _embeddings(config, shape.embedding)
         self.shares_token_table = tying == "gdes" and learns
         self.generator: Encoder | TwoTower | None = None

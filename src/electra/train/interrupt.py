@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from electra.errors import Resumable
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -18,6 +20,11 @@ class Stop:
 
     def __bool__(self) -> bool:
         return bool(self.reason)
+
+    def at(self, step: int) -> Resumable:
+        """The error to end a run with that has saved this step."""
+        reason = self.reason or "a signal to another process"
+        return Resumable(f"stopped by {reason} at step {step}, saved; run the same command to continue")
 
 
 @contextmanager

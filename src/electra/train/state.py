@@ -28,8 +28,8 @@ class Group:
     """Its learning rate as a fraction of the run's."""
 
 
-class Master:
-    """Flat fp32 weights, gradient and Adam averages of a model, whose parameters become views of them.
+class Weights:
+    """Flat fp32 weights of a model, whose parameters become views of them or of a compute-precision copy.
 
     `scale` gives the learning rate of a parameter, by name, as a fraction of the run's; 1 where it is not given.
     """
@@ -54,18 +54,51 @@ class Master:
         self.groups = _groups([(kinds[name] <= MATRIX, scale(name)) for name in self.names], self._sizes)
         self._compute_range = slice(ends[TABLE], ends[BIAS])
         self.weights = torch.cat([p.detach().to(device, torch.float32).flatten() for p in self._parameters])
-        self.gradient = torch.zeros_like(self.weights)
-        self.average = torch.zeros_like(self.weights)
-        self.square = torch.zeros_like(self.weights)
         self._copy = None if compute == torch.float32 else self.weights[self._compute_range].to(compute)
-        for parameter, view in zip(self._parameters, self._views(self.weights), strict=True):
-            parameter.data = view
+        self.release()
         if self._copy is not None:
             middle = [p for p, name in zip(self._parameters, self.names, strict=True) if kinds[name] in (MATRIX, BIAS)]
             parts = self._copy.split([p.numel() for p in middle])
             for parameter, part in zip(middle, parts, strict=True):
                 parameter.data = part.view(parameter.shape)
         model.to(device)
+
+    def refresh(self) -> None:
+        """Bring the compute-precision copy up to date with the weights."""
+        if self._copy is not None:
+            self._copy.copy_(self.weights[self._compute_range])
+
+    def release(self) -> None:
+        """Give every parameter of the model its fp32 values."""
+        for parameter, view in zip(self._parameters, self._views(self.weights), strict=True):
+            parameter.data = view
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Named views of everything that a checkpoint holds."""
+        return {"model": self._named(self.weights)}
+
+    def _named(self, flat: Tensor) -> dict[str, Tensor]:
+        return dict(zip(self.names, self._views(flat), strict=True))
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        return [part.view(p.shape) for part, p in zip(flat.split(self._sizes), self._parameters, strict=True)]
+
+
+class Master(Weights):
+    """Weights that are trained: with a gradient and Adam's averages, flat like them."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        compute: torch.dtype,
+        device: torch.device,
+        scale: Callable[[str], float] = lambda name: 1.0,
+    ) -> None:
+        super().__init__(model, compute=compute, device=device, scale=scale)
+        self.gradient = torch.zeros_like(self.weights)
+        self.average = torch.zeros_like(self.weights)
+        self.square = torch.zeros_like(self.weights)
 
     def collect(self, *, first: bool) -> None:
         """Move the parameters' gradients into the flat one: the first micro-batch's replace it, others add to it."""
@@ -89,15 +122,8 @@ class Master:
             position += size
         flush(position)
 
-    def refresh(self) -> None:
-        """Bring the compute-precision copy up to date with the weights."""
-        if self._copy is not None:
-            self._copy.copy_(self.weights[self._compute_range])
-
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Named views of everything that a checkpoint holds."""
-        groups = {"model": self.weights, "average": self.average, "square": self.square}
-        return {group: dict(zip(self.names, self._views(flat), strict=True)) for group, flat in groups.items()}
+        return super().tensors() | {"average": self._named(self.average), "square": self._named(self.square)}
 
     def load(self, tensors: dict[str, dict[str, Tensor]]) -> None:
         """Take the values of `tensors()` from another run of the same model."""
@@ -106,9 +132,6 @@ class Master:
                 for name, view in views.items():
                     view.copy_(tensors[group][name])
             self.refresh()
-
-    def _views(self, flat: Tensor) -> list[Tensor]:
-        return [part.view(p.shape) for part, p in zip(flat.split(self._sizes), self._parameters, strict=True)]
 
 
 def _kinds(model: nn.Module) -> dict[str, int]:
