@@ -24,6 +24,9 @@ from electra.errors import ConfigError
     type=click.Choice(["flops", "steps", "minutes"]),
     help="What all configurations get alike (default: the experiment's).",
 )
+@click.option("--tokens", type=click.IntRange(1), help="Tokens of the first configuration (default: the scale's).")
+@click.option("--seeds", type=click.IntRange(1), help="Fine-tuning runs a task (default: the scale's).")
+@click.option("--tasks", default="", metavar="NAME,...", help="GLUE tasks (default: the scale's).")
 @click.option("--together", type=click.IntRange(1), help="Configurations side by side on a GPU (default: the scale's).")
 @click.option("--worker", is_flag=True, hidden=True)
 @OVERRIDES
@@ -36,6 +39,9 @@ def command(
     glue: Path | None,
     only: str,
     budget: Any,
+    tokens: int | None,
+    seeds: int | None,
+    tasks: str,
     together: int | None,
     worker: bool,
     overrides: tuple[str, ...],
@@ -59,9 +65,12 @@ def command(
         scale=scale,
         out=out,
         glue=glue,
-        only=[one.strip() for one in only.split(",") if one.strip()],
+        only=_names(only),
         overrides=overrides,
         budget=budget,
+        tokens=tokens,
+        seeds=seeds,
+        tasks=_names(tasks),
     )
     if worker:
         from electra.reproduce.workers import end_with_parent
@@ -80,6 +89,10 @@ def command(
             page = write_page(out)
     click.echo((out / "table.md").read_text(encoding="utf-8"))
     click.echo(f"Table: {out / 'table.md'}  Plot: {out / 'plot.svg'}  Page: {page}")
+
+
+def _names(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",") if one.strip()]
 
 
 def _listing(scale: str) -> str:

@@ -15,8 +15,7 @@ from electra.report.plots import COLOURS, panels, standalone
 from electra.reproduce.experiment import Experiment
 from electra.reproduce.experiments import EXPERIMENTS
 from electra.reproduce.results import Outcome, Row, read_outcome
-from electra.reproduce.scale import SCALES
-from electra.reproduce.table import cost_cells, last_rows, notes, ordered, score_cells
+from electra.reproduce.table import cost_cells, last_rows, notes, ordered, score_cells, shown_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,12 +54,13 @@ def render(outcome: Outcome, *, svg: str, style: str) -> str:
         style=Markup(style),
         plot=Markup(svg),
         experiment=EXPERIMENTS[outcome.experiment],
-        scale=SCALES[outcome.scale],
         outcome=outcome,
         scores=[[cell.strip("*") if n == 2 else cell for n, cell in enumerate(row)] for row in score_cells(outcome)],
         costs=cost_cells(outcome),
         cautions=[line.strip("*") for line in said if line.startswith("**")],
-        notes=[line.removeprefix("- ") for line in said if not line.startswith("**")],
+        notes=[line for line in said if not line.startswith(("**", "- "))],
+        details=[line.removeprefix("- ") for line in said if line.startswith("- ")],
+        size=shown_scale(outcome),
     )
 
 
@@ -90,6 +90,8 @@ def draw(outcome: Outcome) -> str:
 
 
 def _bars(axes: Axes, rows: Sequence[Row], score: Score, *, ours: bool) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     values = [score(row) for row in rows]
     known = [value for value in values if value is not None and math.isfinite(value)]
     ends = [end for row in rows for end in (row.score.low, row.score.high)] if ours else []
@@ -112,6 +114,7 @@ def _bars(axes: Axes, rows: Sequence[Row], score: Score, *, ours: bool) -> None:
     axes.tick_params(axis="y", labelsize=10.5, labelcolor=COLOURS["ink"])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(floor, high + 0.35 * room)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
     axes.grid(axis="y", visible=False)
     axes.set_axisbelow(True)
     axes.set_xlabel("score" + (" (line: range over seeds)" if ours and len(rows[0].score.seeds) > 1 else ""))

@@ -12,7 +12,7 @@ from electra.fsio import commit_dir, write_atomic
 from electra.shards.dataset import Prepared, Split
 from electra.tokenizer.codec import Tokenizer
 
-NAME, TITLE = "passages", "sentences that follow each other"
+NAME, TITLE = "passages", "sentence pairs of the corpus"
 FIRST, SECOND, LABEL = "first", "second", "label"
 LABELS = ("apart", "together")
 TOKENS = 30  # of a sentence, at most: a pair then fits into 64 with its special tokens

@@ -12,7 +12,8 @@ from electra.model.cost import train_flops
 from electra.reproduce.experiment import Budget, Experiment, Variant
 from electra.reproduce.scale import CHOICE_SEEDS, REPORT_SEEDS, Scale
 
-LOG_LINES, EVALUATIONS, SAVES = 100, 10, 8  # of a run, about
+LOG_LINES, SAVES = 100, 8  # of a run, about
+_DECIDED = ("train.steps", "train.max_minutes", "checkpoint.every", "checkpoint.keep")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,6 +97,9 @@ class _Maker:
             raise ConfigError("--budget", reason, fix="flops or steps")
         if self.budget == "minutes" and not scale.minutes:
             raise ConfigError("--budget", f"scale {scale.name} has no minutes", fix="flops or steps")
+        for key in (text.partition("=")[0].strip() for text in overrides):
+            if key in _DECIDED:
+                raise ConfigError(key, "the budget of the experiment decides it", fix="--scale, --tokens or --budget")
         base = self._load(None, steps=None)
         self.variants = experiment.grid(base)
         steps = scale.tokens // (base.train.batch_size * base.data.length) if scale.tokens else experiment.paper_steps
@@ -145,7 +149,7 @@ class _Maker:
             f"checkpoint.every={saves}",
             f"checkpoint.keep={kept}",
             f"train.log_every={max(1, steps // LOG_LINES)}",
-            f"evaluate.every={max(1, steps // EVALUATIONS)}",
+            f"evaluate.every={max(1, steps // self.scale.evaluations)}",
         ]
         if self.scale.warmup:
             texts.append(f"optim.warmup_steps={int(steps * self.scale.warmup)}")

@@ -101,6 +101,8 @@ class Outcome:
     """Configurations that do not fit into the scale's time."""
     overrides: tuple[str, ...] = ()
     """Settings given on the command line, for all configurations."""
+    changes: tuple[str, ...] = ()
+    """What differs from the scale as it is: `--tokens 300000000`."""
     device: str = ""
 
 

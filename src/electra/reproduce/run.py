@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from electra import hardware
 from electra.checkpoint.folder import storage
 from electra.errors import ConfigError, Diverged
@@ -23,7 +25,7 @@ from electra.reproduce.experiments import experiment
 from electra.reproduce.ledger import rows_of
 from electra.reproduce.plan import Planned, left_out, plan
 from electra.reproduce.results import Outcome, write_outcome
-from electra.reproduce.scale import Scale, scale_named
+from electra.reproduce.scale import Scale, changed_scale, changes, scale_named
 from electra.reproduce.score import TASK, Scorer
 from electra.reproduce.table import markdown
 from electra.reproduce.watch import step_reached, watched
@@ -46,10 +48,7 @@ class Request:
     overrides: tuple[str, ...]
     budget: Budget
     planned: tuple[Planned, ...]
-
-    @property
-    def scorer(self) -> Scorer:
-        return Scorer(experiment=self.experiment, scale=self.scale, out=self.out, glue=self.glue)
+    scorer: Scorer
 
     def run(self, planned: Planned) -> Path:
         """The folder of a configuration's pre-training run."""
@@ -66,9 +65,15 @@ def make_request(
     only: Sequence[str] = (),
     overrides: Sequence[str] = (),
     budget: Budget | None = None,
+    tokens: int | None = None,
+    seeds: int | None = None,
+    tasks: Sequence[str] = (),
 ) -> Request:
-    """The experiment with every configuration checked, and its folder claimed for it."""
-    chosen, size = experiment(name), scale_named(scale)
+    """The experiment with every configuration checked, and its folder claimed for it.
+
+    `tokens`, `seeds` and `tasks` replace the scale's.
+    """
+    chosen, size = experiment(name), changed_scale(scale_named(scale), tokens=tokens, seeds=seeds, tasks=tasks)
     prepared = open_data(data)
     planned = plan(chosen, size, vocab_size=prepared.vocab_size, overrides=overrides, budget=budget, only=only)
     request = Request(
@@ -80,6 +85,7 @@ def make_request(
         overrides=tuple(overrides),
         budget=budget or chosen.budget,
         planned=tuple(planned),
+        scorer=Scorer(experiment=chosen, scale=size, out=out, glue=glue),
     )
     with storage(out):
         _claim(request)
@@ -91,7 +97,8 @@ def make_request(
 def reproduce(request: Request, *, together: int | None = None) -> Outcome:
     """Run what is missing and write down what was found; Diverged at the end where a configuration did.
 
-    On a GPU `together` configurations run side by side, each in a process of its own; on a CPU one after another.
+    On GPUs `together` configurations run side by side, each in a process of its own; on a CPU one after another,
+    unless more are asked for.
     """
     skipped = left_out(request.experiment, request.scale, overrides=request.overrides)
     for name in (name for name in skipped if name not in [one.name for one in request.planned]):
@@ -104,14 +111,16 @@ def reproduce(request: Request, *, together: int | None = None) -> Outcome:
         title = f"reproduce {request.experiment.name}"
         with watched(title, len(request.planned), lambda: sum(progress_of(request, one) for one in request.planned)):
             device = hardware.device(todo[0].config.train.device)
-            if device.type == "cpu":
+            if device.type == "cpu" and (together or 1) == 1:
                 for one in todo:
                     work(request, one)
                     summarise(request)
             else:
                 workers = [Worker(name=one.name, arguments=_arguments(request, one)) for one in todo]
                 logs = request.out / LOGS
-                for _ in side_by_side(workers, logs=logs, together=together or request.scale.together):
+                count = torch.cuda.device_count()
+                at_once = together or request.scale.together * max(1, count)
+                for _ in side_by_side(workers, logs=logs, together=at_once, gpus=count):
                     summarise(request)
     outcome = summarise(request)
     if outcome.diverged:
@@ -151,6 +160,7 @@ def summarise(request: Request) -> Outcome:
         diverged=tuple(diverged),
         left_out=tuple(one.name for one in everything if one not in ready and one.name not in [*asked, *diverged]),
         overrides=request.overrides,
+        changes=tuple(changes(request.scale)),
         device=_device(ready[0].name, request) if ready else "",
     )
     with storage(request.out):
@@ -191,6 +201,7 @@ def _claim(request: Request) -> None:
         "experiment": request.experiment.name,
         "scale": request.scale.name,
         "budget": request.budget,
+        "changes": changes(request.scale),
         "overrides": sorted(request.overrides),
         "tasks": list(request.scorer.tasks),
         "data_sha256": sha256_file(request.data / MANIFEST),
@@ -211,7 +222,7 @@ def _arguments(request: Request, planned: Planned) -> list[str]:
     given = ["reproduce", request.experiment.name, "--data", str(request.data), "--scale", request.scale.name]
     given += ["--out", str(request.out), "--budget", request.budget, "--only", planned.name, "--worker"]
     given += ["--glue", str(request.glue)] if request.glue is not None else []
-    return [*given, *request.overrides]
+    return [*given, *(part for text in changes(request.scale) for part in text.split(" ", 1)), *request.overrides]
 
 
 def _device(name: str, request: Request) -> str:

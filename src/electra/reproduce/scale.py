@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from electra.errors import ConfigError, suggest
 
@@ -26,6 +27,8 @@ class Scale:
     """Training time of each configuration, where equal time is asked for."""
     warmup: float = 0.0
     """Share of the steps over which the learning rate rises; 0 means the preset's steps."""
+    evaluations: int = 10
+    """Held-out evaluations of a run."""
     tasks: tuple[str, ...] = ()
     """GLUE tasks to fine-tune on, as far as they are at hand."""
     seeds: int = 1
@@ -48,7 +51,7 @@ SCALES: dict[str, Scale] = {
     for scale in (
         Scale(
             name="cpu-smoke",
-            title="2 layers x 64, 60 steps: whether everything runs, in minutes on two cores",
+            title="2 layers x 64, 40 steps: whether everything runs, in minutes on two cores",
             preset="tiny",
             overrides=(
                 "model.layers=2",
@@ -57,17 +60,18 @@ SCALES: dict[str, Scale] = {
                 "model.ffn=256",
                 "model.embedding=32",
                 "train.batch_size=16",
-                "evaluate.sequences=64",
+                "evaluate.sequences=32",
             ),
-            tokens=60 * 16 * 64,
+            tokens=40 * 16 * 64,
             minutes=0.25,
             warmup=0.1,
+            evaluations=2,
             tasks=("rte",),
             seeds=1,
             finetune=("epochs=1", "length=64", "batch_size=16", "max_train_rows=192"),
             task_rows=192,
             finetune_time=0.5,
-            caution="A test of the machinery: after 60 steps the scores mean nothing.",
+            caution="A test of the machinery: after a few dozen steps the scores mean nothing.",
         ),
         Scale(
             name="cpu",
@@ -99,7 +103,7 @@ SCALES: dict[str, Scale] = {
             finetune=("max_train_rows=6000",),
             task_rows=6000,
             together=3,
-            fits=5,
+            fits=6,
             caution="Half of small after 200 million tokens, 1/80 of the paper's: read differences with the spread.",
         ),
         Scale(
@@ -136,3 +140,23 @@ def scale_named(name: str) -> Scale:
         hint = suggest(name, SCALES) or f"one of: {', '.join(SCALES)}"
         raise ConfigError("--scale", f"{name!r} is not a scale", fix=hint)
     return SCALES[name]
+
+
+def changed_scale(scale: Scale, *, tokens: int | None, seeds: int | None, tasks: Sequence[str]) -> Scale:
+    """The scale with another budget or other judging, where given."""
+    if seeds is not None and seeds > len(REPORT_SEEDS):
+        raise ConfigError("--seeds", f"{seeds} is more than the {len(REPORT_SEEDS)} kept for reports")
+    return replace(
+        scale,
+        tokens=scale.tokens if tokens is None else tokens,
+        seeds=scale.seeds if seeds is None else seeds,
+        tasks=tuple(tasks) or scale.tasks,
+    )
+
+
+def changes(scale: Scale) -> list[str]:
+    """What differs from the scale of that name, as it was given on the command line."""
+    usual = SCALES[scale.name]
+    found = [f"--tokens {scale.tokens}"] if scale.tokens != usual.tokens else []
+    found += [f"--seeds {scale.seeds}"] if scale.seeds != usual.seeds else []
+    return [*found, *([f"--tasks {','.join(scale.tasks)}"] if scale.tasks != usual.tasks else [])]

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from electra.progress import clock, scaled
-from electra.reproduce.experiment import Experiment
 from electra.reproduce.experiments import EXPERIMENTS
 from electra.reproduce.results import Outcome, Row
 from electra.reproduce.scale import SCALES
@@ -20,15 +19,15 @@ _BUDGETS = {
 
 def markdown(outcome: Outcome) -> str:
     """The whole page."""
-    experiment, scale = EXPERIMENTS[outcome.experiment], SCALES[outcome.scale]
+    experiment = EXPERIMENTS[outcome.experiment]
     parts = [f"# {experiment.title}", experiment.question, f"**Paper** ({experiment.source}): {experiment.finding}"]
     parts.append("\n".join(_grid(score_cells(outcome))))
     parts += notes(outcome)
     if outcome.rows:
         parts += ["## What it cost", "\n".join(_grid(cost_cells(outcome)))]
         parts.append(
-            f"Scale {scale.name}: {scale.title}. Device: {outcome.device}. Every configuration got "
-            f"{_BUDGETS[outcome.budget]}, or the part of it that its name says."
+            f"Scale {shown_scale(outcome)}. Device: {outcome.device}. Every configuration got "
+            f"{_BUDGETS[outcome.budget]}, or the part of it that a note names."
         )
     return "\n\n".join(parts) + "\n"
 
@@ -84,25 +83,35 @@ def notes(outcome: Outcome) -> list[str]:
     found = [f"**{scale.caution}**"] if scale.caution else []
     if outcome.rows:
         labels = list(dict.fromkeys(row.score.label for row in outcome.rows))
-        seeds = ", ".join(map(str, outcome.seeds))
+        seeds = ("seeds " if outcome.seeds[1:] else "seed ") + ", ".join(map(str, outcome.seeds))
         kept = "kept for choices" if experiment.choice else "kept for reports"
         found.append(
-            f"Here: {'; '.join(labels)}, the median over fine-tuning seeds {seeds} ({kept}) in percent; the range is "
-            "that of the seeds' own averages. One pre-training run each. The paper's scores are on all of GLUE's "
+            f"Here: {'; '.join(labels)}, in percent: the median over fine-tuning {seeds} ({kept}); the range is that "
+            "of the seeds' own averages. One pre-training run each. The paper's scores are on all of GLUE's "
             "development sets, at its own size: compare differences, not levels."
         )
-    found += [line for line in (_order(outcome, experiment),) if line]
+    found += [line for line in (_order(outcome),) if line]
     lines = [f"{row.title}: {row.note}." for row in last_rows(outcome) if row.note]
     lines += [f"Settings for every configuration: {' '.join(outcome.overrides)}"] if outcome.overrides else []
     subsets = {f"*{task.title}: {label}" for row in outcome.rows for task in row.tasks for label in task.labels}
     lines += sorted(subsets)
+    stuck: dict[str, list[str]] = {}
     for row in ordered(outcome):
-        stuck = [f"{task.title} (seed {', '.join(map(str, task.stuck))})" for task in row.tasks if task.stuck]
-        lines += [f"{named(row)}: stuck on one answer, and counted like any other: {', '.join(stuck)}"] if stuck else []
+        for task in (task for task in row.tasks if task.stuck):
+            stuck.setdefault(f"{task.title}, seed {', '.join(map(str, task.stuck))}", []).append(named(row))
+    lines += [
+        f"Stuck on one answer, and counted like any other ({where}): {', '.join(rows)}" for where, rows in stuck.items()
+    ]
     lines += [f"Not finished: {', '.join(outcome.missing)}"] if outcome.missing else []
     lines += [f"Diverged: {', '.join(outcome.diverged)}"] if outcome.diverged else []
     lines += [f"Not run at this scale: {', '.join(outcome.left_out)}"] if outcome.left_out else []
     return [*found, *(["\n".join(f"- {line}" for line in lines)] if lines else [])]
+
+
+def shown_scale(outcome: Outcome) -> str:
+    """The scale's name and title, and what was changed about it."""
+    changed = f", with {' '.join(outcome.changes)}" if outcome.changes else ""
+    return f"{outcome.scale} ({SCALES[outcome.scale].title}){changed}"
 
 
 def ordered(outcome: Outcome) -> list[Row]:
@@ -129,17 +138,22 @@ def named(row: Row) -> str:
     return row.title if row.share == 1.0 else f"{row.title}, after {row.share * 100:g} %"
 
 
-def _order(outcome: Outcome, experiment: Experiment) -> str:
-    rows = last_rows(outcome)
-    here = " > ".join(row.title for row in sorted(rows, key=lambda row: -row.score.value))
+def _order(outcome: Outcome) -> str:
+    """Who is ahead of whom; `≈` where the seeds' ranges overlap."""
+    rows = sorted(last_rows(outcome), key=lambda row: -row.score.value)
     if len(rows) < 2:
         return ""
+    here = rows[0].title
+    for before, row in zip(rows, rows[1:], strict=False):
+        level = _score(before.score.value) == _score(row.score.value)
+        here += f" {'=' if level else '≈' if before.score.low <= row.score.high else '>'} {row.title}"
     papers = sorted((row for row in rows if row.paper is not None), key=lambda row: -(row.paper or 0.0))
     there = "".join(
         (" = " if number and row.paper == papers[number - 1].paper else " > " if number else "") + row.title
         for number, row in enumerate(papers)
     )
-    return f"Order here: {here}." + (f" In the paper: {there}." if there else "")
+    overlap = " (≈: the seeds' ranges overlap)" if "≈" in here else ""
+    return f"Order here: {here}{overlap}." + (f" In the paper: {there}." if there else "")
 
 
 def _grid(cells: Sequence[Sequence[str]]) -> list[str]:

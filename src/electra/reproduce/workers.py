@@ -36,20 +36,22 @@ class _Failed(ElectraError):
         super().__init__(line)
 
 
-def side_by_side(workers: Sequence[Worker], *, logs: Path, together: int) -> Iterator[str]:
-    """Run all workers, `together` at a time; the name of each when it is done.
+def side_by_side(workers: Sequence[Worker], *, logs: Path, together: int, gpus: int = 0) -> Iterator[str]:
+    """Run all workers, `together` at a time; the name of each when it is done. Of several GPUs each gets one.
 
     The first failure stops the others, after they saved; so does a signal to this process.
     """
     logs.mkdir(parents=True, exist_ok=True)
     waiting = list(workers)
     running: dict[str, subprocess.Popen[bytes]] = {}
+    places: dict[str, int] = {}
     with stop_on_signals() as stop:
         try:
             while waiting or running:
                 while waiting and len(running) < together and not stop:
                     worker = waiting.pop(0)
-                    running[worker.name] = _start(worker, logs)
+                    places[worker.name] = min(set(range(together)) - {places[name] for name in running})
+                    running[worker.name] = _start(worker, logs, _visible(places[worker.name], gpus))
                 time.sleep(POLL_S)
                 if stop:
                     raise Resumable(f"stopped by {stop.reason}; run the same command to continue")
@@ -74,10 +76,21 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _start(worker: Worker, logs: Path) -> subprocess.Popen[bytes]:
+def _visible(place: int, gpus: int) -> dict[str, str]:
+    """What tells a process which of several GPUs is its own."""
+    if gpus < 2:
+        return {}
+    known = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    mine = place % gpus
+    return {"CUDA_VISIBLE_DEVICES": known[mine] if len(known) == gpus else str(mine)}
+
+
+def _start(worker: Worker, logs: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "electra", *worker.arguments]
     with open(logs / f"{worker.name}.txt", "ab") as log:
-        command = [sys.executable, "-m", "electra", *worker.arguments]
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+        )
 
 
 def _end(running: Sequence[subprocess.Popen[bytes]]) -> None:
