@@ -15,7 +15,7 @@ from electra.batches.layout import Specials
 from electra.config.schema import Config, DataConfig, GeneratorConfig, ModelConfig, OptimConfig
 from electra.model.electra import build_model
 from electra.objective.base import Objective
-from electra.objective.table import build_objective
+from electra.objective.table import Counts, build_objective
 from electra.train.optim import Update
 from electra.train.parallel import World
 from electra.train.state import Master
@@ -112,9 +112,11 @@ def numbered(lengths: Sequence[Sequence[int]]) -> list[list[list[int]]]:
 class Trainer:
     """Everything that a step needs, put together as a run does it, on the CPU."""
 
-    def __init__(self, config: Config, *, micro: int, compute: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, config: Config, *, micro: int, compute: torch.dtype = torch.float32, counts: Counts | None = None
+    ) -> None:
         self.model: nn.Module = build_model(config)
-        self.objective: Objective = build_objective(config, SPECIALS)
+        self.objective: Objective = build_objective(config, SPECIALS, counts=counts)
         self.master = Master(self.model, compute=compute, device=torch.device("cpu"))
         self.update = Update(self.master, config.optim)
         self.step = Stepper(

@@ -1,0 +1,101 @@
+"""Every option of the laboratory is one traced graph without a copy from the host, as one captured step needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tiny import SPECIALS, VOCAB, Trainer, ragged_rows, tiny_config
+from torch import Tensor
+
+from electra.batches.masking import Slots
+from electra.batches.sequences import unpack
+from electra.config.schema import Config, GeneratorConfig, MaskingConfig, ObjectiveConfig
+from electra.model.electra import build_model
+from electra.objective.base import Outcome
+from electra.objective.table import build_objective
+from electra.train.optim import Update
+from electra.train.parallel import World
+from electra.train.state import Master
+from electra.train.step import Stepper
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "unigram": {"generator": GeneratorConfig(kind="unigram")},
+    "uniform": {"generator": GeneratorConfig(kind="uniform", temperature=2.0, disallow_correct=True)},
+    "two-tower": {"generator": GeneratorConfig(kind="two-tower", width=0.5)},
+    "temperature": {"generator": GeneratorConfig(width=0.5, temperature=2.0, disallow_correct=True)},
+    "none": {"generator": GeneratorConfig(width=0.5, tying="none")},
+    "all": {"generator": GeneratorConfig(width=1.0, tying="all")},
+    "gdes": {"generator": GeneratorConfig(width=0.5, tying="gdes")},
+    "rare": {"masking": MaskingConfig(rare=0.5)},
+    "contrastive": {"objective": ObjectiveConfig(contrastive_weight=1.0)},
+}
+
+
+def counts() -> Tensor:
+    return torch.arange(VOCAB) + 1
+
+
+def traced(config: Config) -> list[torch.fx.GraphModule]:
+    """The graphs of planning and of the loss; the traced results must be the plain ones."""
+    model, objective = build_model(config), build_objective(config, SPECIALS, counts=counts)
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    def plan(rows: Tensor) -> tuple[Slots, Tensor]:
+        batch = unpack(rows)
+        slots = objective.plan(batch)
+        return slots, objective.counts(batch, slots)
+
+    def loss(rows: Tensor, slots: Slots, total: Tensor) -> Outcome:
+        return objective.loss(model, unpack(rows), slots, total)
+
+    torch.compiler.reset()
+    rows = ragged_rows(8)
+    slots, total = plan(rows)
+    same, again = torch.compile(plan, fullgraph=True, dynamic=False, backend=keep)(rows)
+    assert torch.equal(slots.positions_BS, same.positions_BS) and torch.equal(total, again)
+    expected = loss(rows, slots, total)
+    found = torch.compile(loss, fullgraph=True, dynamic=False, backend=keep)(rows, slots, total)
+    torch.testing.assert_close(found.sums, expected.sums)
+    torch.testing.assert_close(found.loss, expected.loss)
+    assert len(graphs) == 2, "one graph each"
+    return graphs
+
+
+@pytest.mark.parametrize("name", ["unigram", "uniform", "two-tower", "gdes", "rare", "contrastive"])
+def test_one_graph_and_no_copy_from_the_host(name: str) -> None:
+    config = tiny_config(**VARIANTS[name], dropout=0.0)
+    for graph in traced(replace(config, model=replace(config.model, layers=1))):
+        for node in graph.graph.nodes:
+            moves = node.op == "call_method" and node.target in ("cpu", "cuda", "item", "tolist")
+            moves |= node.target == "to" and any(isinstance(arg, torch.device) for arg in node.args)
+            assert not moves, node
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", VARIANTS)
+def test_captured_steps_do_what_plain_ones_do(name: str) -> None:
+    """The first step's losses and the masks of later ones; replays that repeated a mask would repeat a loss."""
+    config = tiny_config(**VARIANTS[name], dropout=0.0)
+    device = torch.device("cuda")
+    model = build_model(config)
+    objective = build_objective(config, SPECIALS, counts=counts, device=device)
+    master = Master(model, compute=torch.float32, device=device)
+    fast = Stepper(model, master, Update(master, config.optim), objective, world=World(), micro_batch=8, compiled=True)
+    plain = Trainer(config, micro=8, counts=counts)
+    for seed in range(3):
+        rows = ragged_rows(8, seed=seed)
+        fast(rows.to(device), 0.0)
+        plain.step(rows, 0.0)
+        one, other = fast.read(), plain.step.read()
+        assert one["slots"] == other["slots"] and one["mlm_sum"] == pytest.approx(other["mlm_sum"], rel=1e-3)
+        assert one["rtd_sum"] == pytest.approx(other["rtd_sum"], rel=2e-2)
