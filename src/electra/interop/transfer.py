@@ -123,7 +123,7 @@ def _fractions(weights: Weights, small: Weights, where: Path) -> GeneratorConfig
         raise CheckpointError(where, "is not a generator: it has no masked-token head")
     for name, tensor in weights.tensors.items():
         if name.startswith("embeddings.") and not torch.equal(tensor, small.tensors[name]):
-            reason = f"its {name} differs from the discriminator's, so the two were not trained together with shared tables"
+            reason = f"its {name} differs from the discriminator's: not trained together with shared tables"
             raise CheckpointError(where, reason, fix="the embeddings of both are one set of tables here")
     own, kept = small.config, weights.config
     fractions = GeneratorConfig(width=own.width / kept.width, depth=own.layers / kept.layers)
