@@ -47,9 +47,9 @@ def model_card(source: Source) -> str:
 def _title(source: Source) -> str:
     if source.weights.head != "masked":
         return "ELECTRA discriminator" if source.weights.head else "ELECTRA encoder"
-    if source.run is None:
+    if source.run is None or source.weights.objective == "replace-mlm":
         return "Masked language model"
-    return "ELECTRA generator" if source.run.objective.name == "rtd" else "BERT"
+    return "BERT" if source.run.objective.name == "mlm" else "ELECTRA generator"
 
 
 def _training_rows(source: Source) -> list[tuple[str, str]]:
