@@ -249,7 +249,16 @@ def test_flops_command_lists_every_preset() -> None:
     rows = {line[0]: line[1:] for line in lines if line[0] in preset_names()}
     assert rows.keys() == set(preset_names())
     assert rows["small"] == ["14.2M", "13.5M", "1.64e10", "1.29e18", "1.15e18", "70.2M", "3.68e9"]
-    assert rows["bert-small"][3] == "1.42e18" and rows["large"][3] == "7.12e20"
+    paper = {
+        "base": "6.42e19",
+        "large": "7.12e20",
+        "large-1.75m": "3.11e21",
+        "bert-small": "1.42e18",
+        "bert-base": "6.43e19",
+    }
+    assert {name: rows[name][3] for name in paper} == paper
+    assert rows["bert-large"][3] == "7.12e20", "the paper's own BERT: 464,000 steps of 2,048 sequences"
+    assert [rows[name][6] for name in ("small", "base")] == ["3.68e9", "2.86e10"]
 
 
 def test_flops_command_as_json_with_changes() -> None:

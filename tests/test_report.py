@@ -169,6 +169,23 @@ def test_masked_language_model_has_no_discriminator_parts(tmp_path: Path) -> Non
     assert "Hidden words guessed right" in page.text
 
 
+@pytest.mark.parametrize("name", ["replace-mlm", "all-tokens-mlm", "rtd-15"])
+def test_objectives_of_the_laboratory(tmp_path: Path, name: str) -> None:
+    entries = lines(rtd=name != "replace-mlm")
+    if name != "rtd-15":
+        figures = {"main_loss": 2.0, "main_accuracy": 0.5, "restored_accuracy": 0.25}
+        for entry in entries:
+            if entry["kind"] in ("train", "eval"):
+                entry |= {f"{entry['kind']}/{key}": value for key, value in figures.items()}
+    run = make_run(tmp_path / "run", entries)
+    (run / "config.toml").write_text(to_toml(load("tiny", overrides=[f"objective.name={name}"])))
+    page = page_of(run)
+    assert ("Originals named right" in page.text) == ("putting words back" in page.text) == (name != "rtd-15")
+    assert ("AUC" in page.text) == ("Spot the fake" in page.text) == (name != "replace-mlm")
+    assert ("electra detect" in page.text) == (name == "rtd-15")
+    assert "The generator’s loss on masked tokens" in page.text
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_run_that_has_just_begun(tmp_path: Path, count: int) -> None:
     assert "What it cost" in page_of(make_run(tmp_path / "run", lines()[:count])).text

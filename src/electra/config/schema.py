@@ -56,7 +56,7 @@ class ObjectiveConfig:
     mlm_weight: float = 1.0
     """Weight of the masked language modelling loss."""
     rtd_weight: float = 50.0
-    """Weight of the replaced token detection loss."""
+    """Weight of the replaced token detection loss (rtd, rtd-15, electric); losses over words weigh 1 beside MLM."""
     base_rate_start: bool = False
     """Start the discriminator's output at the share of replaced tokens instead of at one half (rtd and electric)."""
     contrastive_weight: float = 0.0

@@ -179,7 +179,8 @@ def _objective(config: Config) -> None:
     objective = config.objective
     if objective.name == "mlm" and objective.mlm_weight == 0:
         raise ConfigError("objective.mlm_weight", "0 leaves nothing to learn", fix="1 is the usual weight")
-    if objective.name != "mlm" and objective.mlm_weight == objective.rtd_weight == 0:
+    detects = objective.name in ("rtd", "rtd-15", "electric")
+    if detects and objective.mlm_weight == objective.rtd_weight == 0:
         raise ConfigError("objective.rtd_weight", "both weights are 0: nothing to learn", fix="50 is the usual weight")
     if objective.contrastive_weight and objective.name != "rtd":
         reason = f"{objective.name} does not say which sequences were corrupted"

@@ -17,6 +17,8 @@ from electra.report.reading import Points, Run, number, read_run
 from electra.report.tokens import guesses, milestones, score, words
 
 EXAMPLES = 6
+DETECTING = ("rtd", "rtd-15", "electric")
+RESTORING = ("replace-mlm", "all-tokens-mlm")
 
 
 def write_report(run: Path, out: Path | None = None) -> Path:
@@ -43,6 +45,8 @@ def render(run: Run) -> str:
         run=run,
         config=run.config,
         bill=run.bill,
+        detecting=run.config.objective.name in DETECTING,
+        restoring=run.config.objective.name in RESTORING,
         auc=run.last("eval/rtd_auc"),
         mlm=run.last("eval/mlm_loss"),
         curves=[(Markup(line_chart(chart)), caption) for chart, caption in _curves(run)],
@@ -60,7 +64,8 @@ def _curves(run: Run) -> list[tuple[Chart, str]]:
     """The charts of the learning section with what to say about each."""
     vocab = run.config.model.vocab_size
     start = math.log(vocab)
-    reader = "generator" if run.config.objective.name == "rtd" else "model"
+    objective = run.config.objective.name
+    reader = "model" if objective == "mlm" else "generator"
     charts = [
         (
             Chart(
@@ -73,17 +78,41 @@ def _curves(run: Run) -> list[tuple[Chart, str]]:
             f"costs ln {vocab:,} = {start:.2f}; each 0.69 less halves the words it hesitates between.",
         )
     ]
-    if run.config.objective.name != "rtd":
+    if objective in RESTORING:
+        charts += _restoring(run)
+    if objective == "mlm":
         accuracy = Line(label="held-out", points=run.series("eval/mlm_accuracy"), dots=True)
         chart = Chart(name="accuracy", title="Hidden words guessed right", lines=[accuracy], percent=True)
         return [*charts, (chart, "Share of masked tokens in held-out text whose first guess is the original.")]
+    if not run.series("eval/rtd_auc") and objective not in DETECTING:
+        return charts
+    return charts + _detecting(run)
+
+
+def _restoring(run: Run) -> list[tuple[Chart, str]]:
+    everywhere = run.config.objective.name == "all-tokens-mlm"
+    named = Line(label="all it is asked for", points=run.series("eval/main_accuracy"), colour="plain", dots=True)
+    restored = Line(label="replaced ones", points=run.series("eval/restored_accuracy"), dots=True)
+    return [
+        (
+            Chart(name="main", title="Naming the original words", lines=_pair(run, "main_loss")),
+            f"The main network’s loss on {'every token' if everywhere else 'the chosen tokens'} of the generator’s "
+            "text (lower is better). It can rise for a while: as the generator improves, its fakes tell less.",
+        ),
+        (
+            Chart(name="restored", title="Originals named right", lines=[named, restored], percent=True),
+            "Share of held-out tokens whose original the main network names, and of those that were replaced.",
+        ),
+    ]
+
+
+def _detecting(run: Run) -> list[tuple[Chart, str]]:
     rates = run.series("eval/replaced_rate")
     base: Points = [(step, entropy(rate)) for step, rate in rates if 0 < rate < 1]
     blind = Line(label="knowing only the base rate", points=base, colour="muted", dashed=True)
     auc = Line(label="held-out", points=run.series("eval/rtd_auc"), dots=True)
     ceiling = max([0.9, *(value for _, value in auc.points)])
     return [
-        *charts,
         (
             Chart(name="rtd", title="Spotting replaced words", lines=[*_pair(run, "rtd_loss"), blind]),
             "The discriminator’s loss over all tokens (lower is better). Below the dashed line it knows more than how "
