@@ -1,0 +1,257 @@
+"""`electra reproduce` for real, at toy size: folders, resuming after a kill, workers, what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+import task_files
+from click.testing import CliRunner
+from tiny_runs import make_data, start, times, wait_for
+
+from electra.cli import main
+from electra.errors import ConfigError, DataError, ElectraError, Resumable
+from electra.model.cost import train_flops
+from electra.reproduce.experiments import experiment
+from electra.reproduce.plan import plan
+from electra.reproduce.results import read_outcome
+from electra.reproduce.run import make_request, progress_of, reproduce
+from electra.reproduce.scale import SCALES
+from electra.reproduce.watch import step_reached
+from electra.reproduce.workers import Worker, _visible, side_by_side
+
+TOY = ("model.width=32", "model.heads=1", "model.ffn=64", "model.embedding=16", "train.batch_size=4", "data.length=32")
+TOKENS = 6 * 4 * 32  # six steps
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("reproduce") / "data")
+
+
+def arguments(name: str, data: Path, out: Path, *more: str, tokens: int = TOKENS) -> list[str]:
+    fixed = ["reproduce", name, "--data", str(data), "--out", str(out), "--tokens", str(tokens)]
+    return [*fixed, *more, *TOY, "train.precision=fp32"]
+
+
+def call(*given: str) -> Any:
+    result = CliRunner().invoke(main, list(given))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def timeless(out: Path) -> Any:
+    """results.json without what a clock says."""
+    value = json.loads((out / "results.json").read_text())
+    for row in value["rows"]:
+        assert set(row.pop("measured")) == {"device_seconds", "tokens_per_s", "finetune_seconds"}
+    return value
+
+
+@pytest.mark.slow
+def test_an_experiment_end_to_end_and_again(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = call(*arguments("weight-tying", data, out))
+    assert done.exit_code == 0, done.output
+    for number in ("83.6", "84.3", "84.4"):
+        assert number in (out / "table.md").read_text() and number in (out / "index.html").read_text()
+        assert number in done.output
+    outcome = read_outcome(out)
+    planned = plan(experiment("weight-tying"), SCALES["cpu-smoke"], vocab_size=200, overrides=TOY)
+    assert [row.variant for row in outcome.rows] == [one.name for one in planned] and not outcome.missing
+    for row, one in zip(outcome.rows, planned, strict=True):
+        bill = train_flops(one.config, steps=6)
+        assert (row.cost.steps, row.cost.tokens, row.cost.paper_flops) == (6, TOKENS, bill.paper)
+        assert (row.cost.parameters, row.cost.real_flops) == (bill.parameters.total, bill.real)
+        assert 0 < row.cost.text_tokens <= TOKENS and row.measured.device_seconds > 0 < row.measured.tokens_per_s
+        lines = [json.loads(line) for line in (out / "runs" / row.variant / "metrics.jsonl").read_text().splitlines()]
+        assert row.held_out["mlm_loss"] == [line for line in lines if line["kind"] == "eval"][-1]["eval/mlm_loss"]
+        scores = json.loads((out / "scores" / row.variant / "last" / "results.json").read_text())
+        assert row.score.value == scores["tasks"][0]["summary"]["accuracy"]["median"] == row.score.low
+        assert [run["seed"] for run in scores["tasks"][0]["seeds"]] == [10]
+    plot = ElementTree.parse(out / "plot.svg").getroot()
+    assert plot.tag == "{http://www.w3.org/2000/svg}svg" and "var(" not in (out / "plot.svg").read_text()
+    page = (out / "index.html").read_text()
+    assert "mean nothing" in page and str(tmp_path) not in page and "http" not in page.replace("http-equiv", "")
+
+    before, found = times(out / "runs") | times(out / "scores"), timeless(out)
+    again = call(*arguments("weight-tying", data, out))
+    assert again.exit_code == 0 and "4 of 4 configurations are already there" in again.output
+    assert times(out / "runs") | times(out / "scores") == before and timeless(out) == found
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_gives_the_same_results(data: Path, tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    more = ("--only", "lambda-50,lambda-1", "train.log_every=1")
+    assert call(*arguments("lambda", data, whole, *more, tokens=10 * TOKENS)).exit_code == 0
+    process = start(arguments("lambda", data, cut, *more, tokens=10 * TOKENS))
+    wait_for(lambda: step_reached(cut / "runs" / "lambda-1") > 30, process)  # the second, past a checkpoint
+    process.kill()
+    process.communicate()
+    assert [row["variant"] for row in timeless(cut)["rows"]] == ["lambda-50"]
+    assert timeless(cut)["missing"] == ["lambda-1"]
+    done = call(*arguments("lambda", data, cut, *more, tokens=10 * TOKENS))
+    assert done.exit_code == 0 and "resuming at step" in done.output
+    assert timeless(cut) == timeless(whole)
+    assert timeless(cut)["seeds"] == [0]  # it chooses a setting
+
+
+@pytest.mark.slow
+def test_checkpoints_of_a_run_are_scored_on_glue(data: Path, tmp_path: Path) -> None:
+    task_files.rte(tmp_path / "glue")
+    task_files.cola(tmp_path / "glue")
+    out = tmp_path / "out"
+    more = ("--glue", str(tmp_path / "glue"), "--tasks", "cola,rte", "--only", "electra-small", "--seeds", "2")
+    done = call(*arguments("small-models", data, out, *more, tokens=16 * 4 * 32))
+    assert done.exit_code == 0, done.output
+    rows = read_outcome(out).rows
+    assert [(row.share, row.cost.steps, row.paper) for row in rows] == [
+        (0.0625, 1, 74.1), (0.125, 2, 76.0), (0.25, 4, 77.7), (0.5, 8, 79.0), (1.0, 16, 79.9),
+    ]  # fmt: skip
+    for row in rows:
+        assert row.score.label.startswith("average over CoLA, RTE (2 of the 8 GLUE tasks)")
+        assert row.score.value == pytest.approx(sum(task.median for task in row.tasks) / 2)
+        assert len(row.score.seeds) == 2 and row.score.low <= row.score.high
+    table = (out / "table.md").read_text()
+    assert "| ELECTRA-Small, after 25 % | 77.7 |" in table and "| GPT (not run here) | 78.8 |" in table
+    assert "subset of train: 24 of 8,551 rows" in table and "seeds 10, 11" in table
+    assert "Not run at this scale: bert-small" in table
+    ElementTree.parse(out / "plot.svg")
+
+
+@pytest.mark.slow
+def test_workers_do_the_same(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "src"))
+    one, two = tmp_path / "one", tmp_path / "two"
+    more = ("--only", "rate-15,rate-25")
+    assert call(*arguments("mask-rate", data, one, *more)).exit_code == 0
+    done = call(*arguments("mask-rate", data, two, *more, "--together", "2"))
+    assert done.exit_code == 0, done.output
+    assert timeless(one) == timeless(two)
+    assert {path.name for path in (two / "logs").iterdir()} == {"rate-15.txt", "rate-25.txt"}
+
+
+@pytest.mark.slow
+def test_a_worker_s_failure_stops_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "src"))
+    bad = Worker(name="bad", arguments=["reproduce", "lambda", "--data", str(tmp_path / "none"), "--out", "x"])
+    good = Worker(name="good", arguments=["doctor"])
+    with pytest.raises(ElectraError, match="bad: .*none") as caught:
+        list(side_by_side([good, bad], logs=tmp_path, together=2))
+    assert caught.value.exit_code == DataError.exit_code
+
+
+@pytest.mark.slow
+def test_a_signal_stops_workers_after_they_saved(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = start(arguments("lambda", data, out, "--only", "lambda-50", "--together", "2", tokens=1000 * TOKENS))
+    wait_for(lambda: step_reached(out / "runs" / "lambda-50") > 60, process)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == Resumable.exit_code and "stopped by SIGTERM; run the same command" in said
+    assert list((out / "runs" / "lambda-50" / "checkpoints").glob("step-*"))
+
+
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    child = "import time; from electra.reproduce.workers import end_with_parent; end_with_parent(); time.sleep(60)"
+    parent = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {child!r}]).pid, flush=True)\n"
+    process = start(["-c", parent + "import time; time.sleep(60)"], program=())
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    time.sleep(1.0)
+    process.kill()
+    process.stdout.close()  # not read to its end: the child holds it open too
+    process.wait()
+    ends = time.monotonic() + 30
+    while _alive(pid):
+        assert time.monotonic() < ends
+        time.sleep(0.2)
+
+
+def _alive(pid: int) -> bool:
+    state = Path(f"/proc/{pid}/stat")
+    try:
+        return state.read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_several_gpus_are_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [_visible(place, 2) for place in range(3)] == [{"CUDA_VISIBLE_DEVICES": n} for n in ("0", "1", "0")]
+    assert _visible(1, 1) == _visible(0, 0) == {}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert _visible(1, 2) == {"CUDA_VISIBLE_DEVICES": "7"}
+
+
+def test_a_diverged_configuration_is_named_and_the_others_go_on(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    more = ("--only", "lambda-50,lambda-1", "optim.lr=1e30", "guard.max_skipped=1")
+    done = call(*arguments("lambda", data, out, *more))
+    assert done.exit_code == 3 and "diverged: lambda-50, lambda-1" in done.output
+    assert "Diverged: lambda-50, lambda-1" in (out / "table.md").read_text()
+    ElementTree.parse(out / "plot.svg")
+
+
+def test_progress_is_read_from_the_folders(data: Path, tmp_path: Path) -> None:
+    request = make_request(
+        "lambda", data=data, scale="cpu-smoke", out=tmp_path / "out", only=["lambda-1"], overrides=TOY, tokens=TOKENS
+    )
+    (planned,) = request.planned
+    assert progress_of(request, planned) == 0
+    run = request.run(planned)
+    run.mkdir(parents=True)
+    (run / "metrics.jsonl").write_text('{"kind": "train", "step": 3}\n{"kind": "train", "st')
+    assert progress_of(request, planned) == pytest.approx(0.25)
+    (run / "metrics.jsonl").unlink()
+    reproduce(request)
+    assert progress_of(request, planned) == 1
+
+
+def test_another_request_is_refused(data: Path, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"data": data, "scale": "cpu-smoke", "out": tmp_path / "out", "overrides": TOY}
+    make_request("lambda", tokens=TOKENS, **given)
+    for name, changed, said in (
+        ("mask-rate", {}, "experiment 'lambda', now 'mask-rate'"),
+        ("lambda", {"tokens": 2 * TOKENS}, "changes"),
+        ("lambda", {"tokens": TOKENS, "budget": "flops"}, "budget 'steps', now 'flops'"),
+        ("lambda", {"tokens": TOKENS, "overrides": [*TOY, "seed=1"]}, "overrides"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            make_request(name, **{**given, **changed})
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        (["reproduce", "lamda"], 2, "--data: is missing"),
+        (["reproduce", "lamda", "--data", "DATA", "--out", "x"], 2, "did you mean 'lambda'"),
+        (["reproduce", "lambda", "--data", "DATA", "--out", "x", "--scale", "cpu2"], 2, "not a scale"),
+        (["reproduce", "lambda", "--data", "DATA", "--out", "x", "--only", "lamda-1"], 2, "did you mean 'lambda-1'"),
+        (["reproduce", "lambda", "--data", "DATA", "--out", "x", "train.steps=3"], 2, "the budget of the experiment"),
+        (["reproduce", "lambda", "--data", "nowhere", "--out", "x"], 4, "nowhere"),
+        (["reproduce", "lambda", "--data", "DATA", "--out", "x", "--glue", "nowhere"], 4, "nowhere"),
+    ],
+)
+def test_errors_are_one_line(data: Path, tmp_path: Path, given: list[str], code: int, said: str) -> None:
+    places = {"DATA": str(data), "x": str(tmp_path / "x"), "nowhere": str(tmp_path / "nowhere")}
+    result = call(*(places.get(one, one) for one in given))
+    assert result.exit_code == code and said in result.output and len(result.output.splitlines()) == 1
+
+
+def test_the_list_names_every_experiment() -> None:
+    said = call("reproduce", "--list").output
+    assert all(name in said for name in ("efficiency", "lambda", "small-models", "all-tokens-mlm", "gpu-10min"))
+    command = [sys.executable, "-m", "electra", "reproduce", "--help"]
+    root = Path(__file__).parents[1]
+    shown = subprocess.run(command, capture_output=True, text=True, cwd=root / "src", check=True).stdout
+    assert "--list" in shown and "--worker" not in shown
