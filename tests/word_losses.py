@@ -62,9 +62,11 @@ def gradients(config: Config) -> dict[str, Tensor]:
     return cast(dict[str, Tensor], found)
 
 
-def step_gradient(config: Config, rows: Tensor, *, micro: int) -> tuple[Tensor, dict[str, float]]:
+def step_gradient(
+    config: Config, rows: Tensor, *, micro: int, compute: torch.dtype = torch.float32
+) -> tuple[Tensor, dict[str, float]]:
     """The gradient and the totals of one whole step, which leaves the weights as they are."""
-    trainer = Trainer(config, micro=micro)
+    trainer = Trainer(config, micro=micro, compute=compute)
     trainer.step(rows, 0.0)
     return trainer.master.gradient.clone(), trainer.step.read()
 
