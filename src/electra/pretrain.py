@@ -128,11 +128,10 @@ class _Run:
         if tensors is not None and position.step != stage.start:
             self.weights.master.load(tensors)
         compiled = self.device.type == "cuda" if config.train.compile == "auto" else config.train.compile == "on"
-        update = Update(self.weights.master, config.optim)
         self.stepper = Stepper(
             self.model,
             self.weights.master,
-            update,
+            Update(self.weights.master, config.optim),
             stage.objective,
             world=self.world,
             micro_batch=self.micro,
@@ -156,6 +155,7 @@ class _Run:
                 record=self._by_leader(self._record),
                 evaluate=self._by_leader(self._evaluate),
                 stop=stop,
+                first=self.stage.start,
             )
         return self.stage.outside(end)
 

@@ -39,12 +39,16 @@ def train(
     record: Callable[[Position, Line], None],
     evaluate: Callable[[Position], None],
     stop: Stop,
+    first: int = 0,
 ) -> Position:
-    """Train to the end of the budget or to a stop; the position reached, evaluated and saved."""
+    """Train to the end of the budget or to a stop; the position reached, evaluated and saved.
+
+    The learning rate's schedule begins at step `first`, where the run as a whole may have begun before.
+    """
     pace = Pace(config.train, elapsed_s=position.elapsed_s)
     guard = Guard(config.guard)
     begun = position.step
-    if begun == 0:
+    if begun == first:
         evaluate(position)
         meter.restart()
     for batch in batches:
@@ -52,7 +56,7 @@ def train(
         if position.step == total:
             break
 
-        lr = learning_rate(position.step, optim=config.optim, total=total)
+        lr = learning_rate(position.step - first, optim=config.optim, total=None if total is None else total - first)
         stepper(batch.rows, lr)
         position = replace(position, step=position.step + 1, cursor=batch.after)
 

@@ -27,7 +27,7 @@ from electra.train.state import Master, Weights
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """A stretch of a run. Inside it, steps are counted from its start and the total is its own."""
+    """A stretch of a run."""
 
     objective: Objective
     flops_per_token: float
@@ -42,20 +42,16 @@ class Stage:
     """Steps of the run after it."""
 
     def inside(self, position: Position) -> Position:
-        """A position in the run as one in the stage."""
-        return self._moved(position, -self.start, -self.left)
+        """A position of the run with the end of the stage as its goal."""
+        return _aiming(position, -self.left)
 
     def outside(self, position: Position) -> Position:
-        """A position in the stage as one in the run."""
-        return self._moved(position, self.start, self.left)
+        """A position of the stage with the end of the run as its goal."""
+        return _aiming(position, self.left)
 
     def done(self, position: Position) -> bool:
         """Whether the run has come to the end of the stage."""
         return position.total_steps is not None and position.step == position.total_steps - self.left
-
-    def _moved(self, position: Position, before: int, after: int) -> Position:
-        total = None if position.total_steps is None else position.total_steps + before + after
-        return replace(position, step=position.step + before, total_steps=total)
 
 
 def plan_stages(
@@ -143,3 +139,8 @@ class StageWeights:
 
 def _generates(part: str) -> bool:
     return part.startswith("generator")
+
+
+def _aiming(position: Position, further: int) -> Position:
+    total = position.total_steps
+    return replace(position, total_steps=None if total is None else total + further)
