@@ -114,7 +114,7 @@ def _bars(axes: Axes, rows: Sequence[Row], score: Score, *, ours: bool) -> None:
     axes.tick_params(axis="y", labelsize=10.5, labelcolor=COLOURS["ink"])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(floor, high + 0.35 * room)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10], min_n_ticks=3))
     axes.grid(axis="y", visible=False)
     axes.set_axisbelow(True)
     axes.set_xlabel("score" + (" (line: range over seeds)" if ours and len(rows[0].score.seeds) > 1 else ""))
@@ -125,7 +125,8 @@ def _lines(axes: Axes, outcome: Outcome, experiment: Experiment, score: Score, *
     groups: dict[str, list[Row]] = {}
     for row in sorted(ordered(outcome), key=lambda row: row.cost.paper_flops if curves else row.x or 0.0):
         groups.setdefault(row.title if curves else row.line, []).append(row)
-    names = sorted(groups, key=lambda name: (name.startswith("BERT"), list(groups).index(name)))
+    first = list(dict.fromkeys(row.title if curves else row.line for row in outcome.rows))
+    names = sorted(groups, key=lambda name: (name.startswith("BERT"), first.index(name)))
     for number, name in enumerate(names):
         points = [row for row in groups[name] if score(row) is not None]
         colour = COLOURS["plain" if name.startswith("BERT") else _ORDER[number % len(_ORDER)]]
