@@ -28,7 +28,7 @@ from electra.reproduce.scale import SCALES
 from electra.reproduce.watch import step_reached
 from electra.reproduce.workers import Worker, _visible, side_by_side
 
-TOY = ("model.width=32", "model.heads=1", "model.ffn=64", "model.embedding=16", "train.batch_size=4", "data.length=32")
+TOY = ("model.width=32", "model.heads=1", "model.ffn=128", "model.embedding=16", "train.batch_size=4", "data.length=32")
 TOKENS = 6 * 4 * 32  # six steps
 
 
@@ -126,6 +126,17 @@ def test_checkpoints_of_a_run_are_scored_on_glue(data: Path, tmp_path: Path) -> 
     assert "subset of train: 24 of 8,551 rows" in table and "seeds 10, 11" in table
     assert "Not run at this scale: bert-small" in table
     ElementTree.parse(out / "plot.svg")
+
+
+@pytest.mark.slow
+def test_every_training_algorithm_is_scored_along_the_way(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = call(*arguments("training-algorithms", data, out, tokens=16 * 4 * 32))
+    assert done.exit_code == 0, done.output
+    rows = read_outcome(out).rows
+    by_variant = {row.variant: [r.cost.paper_flops for r in rows if r.variant == row.variant] for row in rows}
+    assert list(by_variant) == ["joint", "adversarial", "two-stage", "bert", "two-stage-fresh"]
+    assert all(costs == sorted(costs) and len(set(costs)) == 4 for costs in by_variant.values())
 
 
 @pytest.mark.slow

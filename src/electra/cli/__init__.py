@@ -27,7 +27,7 @@ COMMANDS = {
     "score": ("electra.cli.score", "How likely texts are to an electric or masked language model."),
     "export": ("electra.cli.export", "A run's model as a folder that transformers loads."),
     "import": ("electra.cli.import_", "A transformers ELECTRA folder as one of ours."),
-    "reproduce": ("electra.cli.reproduce", "An experiment of the paper: table, plot and page beside its numbers."),
+    "reproduce": ("electra.cli.reproduce", "An experiment of the paper, its numbers beside yours."),
     "config": ("electra.cli.config", "Show or compare configurations; list every option."),
     "flops": ("electra.cli.flops", "Parameters and FLOPs of a configuration."),
     "doctor": ("electra.cli.doctor", "What this machine and this installation can do."),
