@@ -21,7 +21,7 @@ from electra.batches.sequences import unpack
 from electra.checkpoint import store
 from electra.config.load import load
 from electra.config.schema import Config, GeneratorConfig, OptimConfig, TrainConfig
-from electra.errors import ConfigError, Resumable
+from electra.errors import ConfigError, Diverged, Resumable
 from electra.fsio import read_json
 from electra.interop.models import load_model
 from electra.model.cost import parameters, stage_flops_per_token
@@ -397,3 +397,13 @@ def test_an_adversarial_run_resumes_and_logs_its_generator(tmp_path: Path, data:
     last = [line for line in diary(once) if line["kind"] == "train"][-1]
     assert {f"train/{name}" for name in ("mlm_loss", "reward", "baseline_loss", "entropy", "rtd_loss")} <= last.keys()
     assert load_model(once, part="generator").head is not None
+
+
+def test_an_adversary_may_raise_the_loss(tmp_path: Path, data: Path) -> None:
+    """It is rewarded for it, so that a rise is no divergence; the same limit ends a joint run."""
+    overrides = ["guard.max_rise=1.0001", "optim.lr=0.05", "optim.warmup_steps=1", "train.steps=8"]
+    with pytest.raises(Diverged, match="the smoothed loss rose"):
+        pretrain(small_config(*overrides), data=data, out=tmp_path / "joint")
+    config = small_config(*overrides, "train.algorithm=adversarial")
+    seen = losses(pretrain(config, data=data, out=tmp_path / "adversarial"))
+    assert len(seen) == 8 and max(seen[1:]) > seen[0]

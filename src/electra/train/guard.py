@@ -13,10 +13,10 @@ SMOOTHING = 0.8
 
 
 class Guard:
-    """Watches the figures of each log line and evaluation."""
+    """Watches the figures of each log line and evaluation; a loss that `may_rise` does so when the adversary learns."""
 
-    def __init__(self, guard: GuardConfig) -> None:
-        self._guard = guard
+    def __init__(self, guard: GuardConfig, *, may_rise: bool = False) -> None:
+        self._guard, self._may_rise = guard, may_rise
         self._smooth: float | None = None
         self._best = math.inf
         self._skipped = 0.0
@@ -39,7 +39,7 @@ class Guard:
             raise Diverged(f"step {step}: the loss is {loss} (lower optim.lr)")
         self._smooth = loss if self._smooth is None else SMOOTHING * self._smooth + (1 - SMOOTHING) * loss
         self._best = min(self._best, self._smooth)
-        if self._smooth > self._guard.max_rise * self._best:
+        if self._smooth > self._guard.max_rise * self._best and not self._may_rise:
             raise Diverged(
                 f"step {step}: the smoothed loss rose to {self._smooth:.2f}, over {self._guard.max_rise:g} times its"
                 f" best {self._best:.2f} (lower optim.lr or lengthen optim.warmup_steps)"

@@ -46,7 +46,7 @@ def train(
     The learning rate's schedule begins at step `first`, where the run as a whole may have begun before.
     """
     pace = Pace(config.train, elapsed_s=position.elapsed_s)
-    guard = Guard(config.guard)
+    guard = Guard(config.guard, may_rise=config.train.algorithm == "adversarial")
     begun = position.step
     if begun == first:
         evaluate(position)
