@@ -48,6 +48,14 @@ def call(*given: str) -> Any:
     return result
 
 
+def alone(*given: str) -> str:
+    """What the command says in a process of its own: results are compared to the last bit only between such."""
+    process = start(list(given))
+    said = process.communicate(timeout=200)[0]
+    assert process.returncode == 0, said
+    return said
+
+
 def timeless(out: Path) -> Any:
     """results.json without what a clock says."""
     value = json.loads((out / "results.json").read_text())
@@ -92,15 +100,14 @@ def test_an_experiment_end_to_end_and_again(data: Path, tmp_path: Path) -> None:
 def test_killed_and_resumed_gives_the_same_results(data: Path, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     more = ("--only", "lambda-50,lambda-1", "train.log_every=1")
-    assert call(*arguments("lambda", data, whole, *more, tokens=10 * TOKENS)).exit_code == 0
+    alone(*arguments("lambda", data, whole, *more, tokens=10 * TOKENS))
     process = start(arguments("lambda", data, cut, *more, tokens=10 * TOKENS))
     wait_for(lambda: step_reached(cut / "runs" / "lambda-1") > 30, process)  # the second, past a checkpoint
     process.kill()
     process.communicate()
     assert [row["variant"] for row in timeless(cut)["rows"]] == ["lambda-50"]
     assert timeless(cut)["missing"] == ["lambda-1"]
-    done = call(*arguments("lambda", data, cut, *more, tokens=10 * TOKENS))
-    assert done.exit_code == 0 and "resuming at step" in done.output
+    assert "resuming at step" in alone(*arguments("lambda", data, cut, *more, tokens=10 * TOKENS))
     assert timeless(cut) == timeless(whole)
     assert timeless(cut)["seeds"] == [0]  # it chooses a setting
 
@@ -140,13 +147,11 @@ def test_every_training_algorithm_is_scored_along_the_way(data: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_workers_do_the_same(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "src"))
+def test_workers_do_the_same(data: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     more = ("--only", "rate-15,rate-25")
-    assert call(*arguments("mask-rate", data, one, *more)).exit_code == 0
-    done = call(*arguments("mask-rate", data, two, *more, "--together", "2"))
-    assert done.exit_code == 0, done.output
+    alone(*arguments("mask-rate", data, one, *more))
+    alone(*arguments("mask-rate", data, two, *more, "--together", "2"))
     assert timeless(one) == timeless(two)
     assert {path.name for path in (two / "logs").iterdir()} == {"rate-15.txt", "rate-25.txt"}
 
