@@ -198,6 +198,29 @@ def test_promise_13_torchrun_starts_again_after_a_lost_process(tmp_path: Path, d
     assert weights(out) == weights(together) and diary(out) == diary(together)
 
 
+@pytest.mark.slow
+def test_promise_13_a_process_that_hangs_ends_the_run(tmp_path: Path, data: Path) -> None:
+    """One of the two is stopped, not killed: the other ends within the time it was given, and says so."""
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    arguments = ["-m", "electra", *tiny_runs.command(data, tmp_path / "run"), "train.timeout_s=5"]
+    with tiny_runs.start(arguments, torchrun, GLOO_SOCKET_IFNAME="lo") as launcher:
+        hung = 0
+        try:
+            tiny_runs.wait_for(lambda: (tmp_path / "run" / "checkpoints" / "step-00000005").exists(), launcher)
+            hung = second_worker(launcher.pid)
+            os.kill(hung, signal.SIGSTOP)
+            began = time.monotonic()
+            assert launcher.stdout is not None
+            while "lost another one" not in (line := launcher.stdout.readline()):
+                assert line and time.monotonic() - began < 45, "it waits on"
+            assert line.startswith("electra: error: process 0 lost another one: ")
+        finally:
+            if hung:
+                os.kill(hung, signal.SIGKILL)
+            launcher.communicate(timeout=LIMIT_S)
+    assert launcher.returncode != 0
+
+
 def lose_one_process(data: Path, out: Path) -> tuple[int, str, float]:
     """The launcher's exit code and output, and the seconds it went on, after one of its two processes was killed."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1")

@@ -53,7 +53,7 @@ def pretrain(config: Config, *, data: Path, out: Path) -> Path:
     else:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     with ExitStack() as stack:
-        world = join(device)
+        world = join(device, timeout_s=config.train.timeout_s)
         stack.callback(world.close)
 
         def begin() -> None:

@@ -136,6 +136,8 @@ class TrainConfig:
     """Bitwise reproducible on a GPU too, at some cost in speed."""
     log_every: int = 100
     """Steps between log lines."""
+    timeout_s: float = 600.0
+    """Seconds without an answer after which a process counts as lost and the run ends (several processes only)."""
 
     @property
     def stage_steps(self) -> tuple[int, ...]:

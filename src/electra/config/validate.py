@@ -41,6 +41,7 @@ _AT_LEAST = {
 _ABOVE = {
     "model.init_std": 0,
     "generator.temperature": 0,
+    "train.timeout_s": 0,
     "optim.lr": 0,
     "optim.eps": 0,
     "optim.clip": 0,

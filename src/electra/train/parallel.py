@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 from torch import Tensor
@@ -91,8 +92,11 @@ class World:
             torch.distributed.destroy_process_group()
 
 
-def join(device: torch.device) -> World:
-    """The world that torchrun described in the environment, or a world of one."""
+def join(device: torch.device, *, timeout_s: float) -> World:
+    """The world that torchrun described in the environment, or a world of one.
+
+    A process that does not answer for `timeout_s` counts as lost: every other one ends with an error.
+    """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return World()
@@ -106,5 +110,6 @@ def join(device: torch.device) -> World:
         store=torch.distributed.PrefixStore(f"electra-{attempt}", store),  # type: ignore[attr-defined]
         rank=rank,
         world_size=size,
+        timeout=timedelta(seconds=timeout_s),
     )
     return World(rank, size)
