@@ -20,8 +20,8 @@ from electra.model.heads import CopyHead
 from electra.objective.base import Evaluation, Outcome, Restoring
 from electra.objective.copying import restore, restoring_loss
 from electra.objective.corrupt import pad_vocabulary
-from electra.objective.propose import Proposer
-from electra.objective.replace_mlm import main_states, put_samples
+from electra.objective.propose import Proposer, put_samples
+from electra.objective.rtd import detection_states
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +114,7 @@ class _Told(NamedTuple):
 
 def _read(model: Electra, batch: Sequences, seen_BL: Tensor, *, dropout: bool) -> _Told:
     head = cast(CopyHead, model.discriminator_head)
-    hidden_MD = main_states(model, batch, seen_BL, dropout=dropout).flatten(0, 1)
+    hidden_MD = detection_states(model, batch, seen_BL, dropout=dropout).flatten(0, 1)
     table_VE, bias_V = pad_vocabulary(model.token_table, head.masked.bias)
     return _Told(head.masked.states(hidden_MD), table_VE, bias_V, head.copies(hidden_MD))
 

@@ -33,8 +33,8 @@ from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import Electra
 from electra.model.heads import MaskedHead
 from electra.objective.base import Evaluation, Outcome
-from electra.objective.corrupt import pad_vocabulary, replace
-from electra.objective.propose import Proposal, TwoTowerNetwork
+from electra.objective.corrupt import pad_vocabulary
+from electra.objective.propose import Proposal, TwoTowerNetwork, put_samples
 from electra.objective.rtd import detection_logits
 
 CHUNK_ROWS = 4096  # positions that meet the vocabulary together: 0.5 GB of fp32 numbers at 30,522 entries
@@ -118,8 +118,7 @@ class Electric:
         states_BLD = self.proposer.states(model, batch, dropout=dropout)
         with torch.no_grad():
             proposal = self.proposer.propose_from(model, states_BLD, batch, slots)
-        sampled_BS = proposal.sampled_M.view(slots.positions_BS.shape)
-        seen_BL = replace(batch, slots, sampled_BS, official=self.masking.policy == "official")
+        seen_BL = put_samples(batch, slots, proposal, self.masking)
         ones_BS = torch.ones_like(slots.positions_BS)
         chosen_BL = put(torch.zeros_like(batch.ids_BL), slots.positions_BS, ones_BS, slots.used_BS).bool()
         cloze_BL, noise_BL = self._log_q(model, states_BLD, batch.ids_BL, seen_BL)

@@ -18,7 +18,7 @@ from electra.config.schema import GeneratorConfig, MaskingConfig
 from electra.model.electra import GENERATOR_SITE, Electra
 from electra.model.encoder import TwoTower
 from electra.objective.base import gather_slots
-from electra.objective.corrupt import NEVER, mask, pad_vocabulary, sample, slot_keys
+from electra.objective.corrupt import NEVER, mask, pad_vocabulary, replace, sample, slot_keys
 
 
 class Proposal(NamedTuple):
@@ -129,6 +129,12 @@ class Frequencies:
 def _padded(logp_V: Tensor) -> Tensor:
     """Single precision, filled up to whole blocks."""
     return pad_vocabulary(torch.zeros(len(logp_V), 1), logp_V.float())[1]
+
+
+def put_samples(batch: Sequences, slots: Slots, proposal: Proposal, masking: MaskingConfig) -> Tensor:
+    """(B, L) the text with the generator's samples at the slots."""
+    sampled_BS = proposal.sampled_M.view(slots.positions_BS.shape)
+    return replace(batch, slots, sampled_BS, official=masking.policy == "official")
 
 
 def alias_tables(weights_V: Tensor) -> tuple[Tensor, Tensor]:

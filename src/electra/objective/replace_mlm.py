@@ -12,15 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra import rng
 from electra.batches.masking import Slots, choose
 from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig, ObjectiveConfig
-from electra.model.electra import DISCRIMINATOR_SITE, Electra
+from electra.model.electra import Electra
 from electra.model.heads import MaskedHead
 from electra.objective.base import Evaluation, Outcome, Restoring, gather_slots
-from electra.objective.corrupt import pad_vocabulary, replace
-from electra.objective.propose import Proposal, Proposer
+from electra.objective.corrupt import pad_vocabulary
+from electra.objective.propose import Proposer, put_samples
+from electra.objective.rtd import detection_states
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,23 +100,9 @@ class ReplaceMLM:
         }
 
 
-def put_samples(batch: Sequences, slots: Slots, proposal: Proposal, masking: MaskingConfig) -> Tensor:
-    """(B, L) the text with the generator's samples at the slots."""
-    sampled_BS = proposal.sampled_M.view(slots.positions_BS.shape)
-    return replace(batch, slots, sampled_BS, official=masking.policy == "official")
-
-
-def main_states(model: Electra, batch: Sequences, seen_BL: Tensor, *, dropout: bool) -> Tensor:
-    """(B, L, D) the main network's states of a changed text."""
-    keys_B = rng.fold(batch.keys_B, DISCRIMINATOR_SITE) if dropout else None
-    x_BLE = model.embed(seen_BL, batch.segments_BL, keys_B)
-    hidden_BLD: Tensor = model.discriminator(x_BLE, batch.lengths_B, keys_B)
-    return hidden_BLD
-
-
 def _predict(model: Electra, batch: Sequences, slots: Slots, seen_BL: Tensor, *, dropout: bool) -> Tensor:
     head = cast(MaskedHead, model.discriminator_head)
-    hidden_BLD = main_states(model, batch, seen_BL, dropout=dropout)
+    hidden_BLD = detection_states(model, batch, seen_BL, dropout=dropout)
     table_VE, bias_V = pad_vocabulary(model.token_table, head.bias)
     logits_MV: Tensor = head(gather_slots(hidden_BLD, slots.positions_BS), table_VE, bias_V)
     return logits_MV

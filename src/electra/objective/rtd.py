@@ -18,8 +18,7 @@ from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import DISCRIMINATOR_SITE, Electra
 from electra.objective.base import Evaluation, Outcome
-from electra.objective.corrupt import replace
-from electra.objective.propose import Proposal, Proposer
+from electra.objective.propose import Proposal, Proposer, put_samples
 
 
 class Detection(NamedTuple):
@@ -71,7 +70,7 @@ class ReplacedTokenDetection:
         """The losses of both networks over what was proposed, with dropout in the discriminator."""
         used_M = slots.used_BS.flatten().float()
         mlm_sum = (F.nll_loss(proposal.logp_MV, proposal.gold_M, reduction="none") * used_M).sum()
-        seen_BL = self._corrupt(batch, slots, proposal)
+        seen_BL = put_samples(batch, slots, proposal, self.masking)
         replaced_BL = seen_BL != batch.ids_BL
         hidden_BLD = detection_states(model, batch, seen_BL, dropout=True)
         scores_BL = model.discriminator_head(hidden_BLD)
@@ -94,7 +93,7 @@ class ReplacedTokenDetection:
         electra = cast(Electra, model)
         slots = self.plan(batch)
         proposal = self.proposer.propose(electra, batch, slots, dropout=False)
-        seen_BL = self._corrupt(batch, slots, proposal)
+        seen_BL = put_samples(batch, slots, proposal, self.masking)
         shape, gold_M = slots.used_BS.shape, proposal.gold_M
         right_BS = seen_BL.gather(1, slots.positions_BS) == gold_M.view(shape)
         return Evaluation(
@@ -127,10 +126,6 @@ class ReplacedTokenDetection:
             return place_L < batch.lengths_B[:, None]
         chosen_BLS = (place_L[:, None] == slots.positions_BS[:, None]) & slots.used_BS[:, None]
         return chosen_BLS.any(2)
-
-    def _corrupt(self, batch: Sequences, slots: Slots, proposal: Proposal) -> Tensor:
-        sampled_BS = proposal.sampled_M.view(slots.positions_BS.shape)
-        return replace(batch, slots, sampled_BS, official=self.masking.policy == "official")
 
 
 def detection_logits(model: Electra, batch: Sequences, seen_BL: Tensor, *, dropout: bool) -> Tensor:
