@@ -40,10 +40,14 @@ def _shifted(x: Any, count: int) -> Any:
     return y
 
 
+def address(data: Any) -> Any:
+    """What `fold` mixes into a key for `data`: a kernel that folds on its own is handed this word."""
+    return _mix_int(data * _GOLDEN) if isinstance(data, int) else mix(data * _GOLDEN)
+
+
 def fold(key: Any, data: Any) -> Any:
     """The child key of `key` at `data`; either may be an array of int32 words."""
-    data = _mix_int(data * _GOLDEN) if isinstance(data, int) else mix(data * _GOLDEN)
-    word = key ^ data
+    word = key ^ address(data)
     return _signed(_mix_int(word) + _GOLDEN) if isinstance(word, int) else mix(word) + _GOLDEN
 
 

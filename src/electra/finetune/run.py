@@ -18,7 +18,7 @@ from electra.finetune.network import HeadSpec, Tuned
 from electra.finetune.trainer import Curve, Judge, Trial, train_together
 from electra.train.interrupt import Stop
 
-TOGETHER = {256: 4, 768: 2}
+TOGETHER = {256: 5, 768: 2}
 """Seeds side by side on a GPU, for encoders up to this width; wider ones fill the chip alone."""
 
 

@@ -28,20 +28,29 @@ def site_keys(keys_B: Tensor | None, site: int) -> Tensor | None:
     return None if keys_B is None else rng.fold(keys_B, site)
 
 
-def keep_mask(keys_B: Tensor, count: int, rate: float) -> Tensor:
-    """(B, count) booleans, true with probability 1 - rate. Each random word serves two elements."""
-    half = (count + 1) // 2
-    words_BH = rng.bits(keys_B[:, None], index_table(half, keys_B.device)[None, :])
-    threshold = round(rate * 65536)
-    low_BH = (words_BH & 0xFFFF) >= threshold
-    high_BH = ((words_BH >> 16) & 0xFFFF) >= threshold
-    return torch.cat((low_BH, high_BH), dim=1)[:, :count]
+def threshold(rate: float) -> int:
+    """The 16-bit number below which an element is dropped."""
+    return round(rate * 65536)
+
+
+def keep_mask(keys_B: Tensor, rows: int, width: int, rate: float) -> Tensor:
+    """(B, rows, width) booleans, true with probability 1 - rate.
+
+    Each row has a word of its own, from which the words of its elements follow; each of these serves two elements,
+    half a row apart. Kernels compute the same bits.
+    """
+    half = (width + 1) // 2
+    row_BR = rng.bits(keys_B[:, None], index_table(rows, keys_B.device)[None, :])
+    words_BRH = rng.bits(row_BR[..., None], index_table(half, keys_B.device))
+    low_BRH = (words_BRH & 0xFFFF) >= threshold(rate)
+    high_BRH = ((words_BRH >> 16) & 0xFFFF) >= threshold(rate)
+    return torch.cat((low_BRH, high_BRH), dim=2)[..., :width]
 
 
 def dropout(x: Tensor, rate: float, keys_B: Tensor | None) -> Tensor:
-    """`x` with a share `rate` of each row's elements zeroed and the rest scaled up; `x` itself without keys."""
+    """`x` with a share `rate` of each sample's elements zeroed and the rest scaled up; `x` itself without keys."""
     if keys_B is None or rate == 0.0:
         return x
-    keep = keep_mask(keys_B, x[0].numel(), rate).view(x.shape)
+    keep = keep_mask(keys_B, x[0].numel() // x.shape[-1], x.shape[-1], rate).view(x.shape)
     # The scale is a separate factor: rounded to bf16 inside the mask it would shrink every activation by 0.16 %.
     return x * keep.to(x.dtype) * (1.0 / (1.0 - rate))

@@ -6,15 +6,21 @@ Shapes: B sequences, L length, D width, E embedding size.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from electra.config.schema import GeneratorConfig, ModelConfig
+from electra.kernels import TRITON
 from electra.model.dropout import site_keys
-from electra.model.layers import Layer
+from electra.model.layers import NORM_EPS, Layer
 
 BACKWARDS_SITE = 4_000_004
+LONGEST_FUSED = 128
+"""Tokens of a text whose attention fits into one program of a fused kernel."""
+FUSED_HEADS = (16, 32, 64)
+"""Head sizes that the fused kernels know."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +60,12 @@ def padding_bias(lengths_B: Tensor, length: int, dtype: torch.dtype) -> Tensor:
 
 
 class Encoder(nn.Module):
-    """Transformer layers over embeddings, with a projection in front where the sizes differ."""
+    """Transformer layers over embeddings, with a projection in front where the sizes differ.
+
+    On a GPU in bf16, layers over short texts run as fused kernels; `fused` false leaves them plain.
+    """
+
+    fused: bool = TRITON
 
     def __init__(self, shape: Shape, *, dropout: float, attention_dropout: float) -> None:
         super().__init__()
@@ -78,6 +89,8 @@ class Encoder(nn.Module):
         x = x_BLE.to(next(self.layers.parameters()).dtype)
         if self.project is not None:
             x = self.project(x)
+        if self._fits(x) and unseen_LL is None:
+            return self._run_fused(x, lengths_B, keys_B)
         bias = None if lengths_B is None else padding_bias(lengths_B, x.shape[1], x.dtype)
         if unseen_LL is not None:
             bias = x.new_zeros(1, 1, 1, 1) if bias is None else bias
@@ -85,6 +98,27 @@ class Encoder(nn.Module):
         for number, layer in enumerate(self.layers):
             x = layer(x, bias, keys_B, number * Layer.SITES)
         return x
+
+    def _fits(self, x_BLD: Tensor) -> bool:
+        usable = self.fused and x_BLD.is_cuda and x_BLD.dtype == torch.bfloat16
+        return usable and 16 <= x_BLD.shape[1] <= LONGEST_FUSED and self._head_size in FUSED_HEADS
+
+    @property
+    def _head_size(self) -> int:
+        return self.shape.width // self.shape.heads
+
+    def _run_fused(self, x_BLD: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None) -> Tensor:
+        from electra.kernels.stack import Plan, run_stack
+
+        layers = cast("list[Layer]", list(self.layers))
+        plan = Plan(
+            heads=self.shape.heads,
+            rate=layers[0].rate,
+            attention_rate=layers[0].attention.rate,
+            eps=NORM_EPS,
+            sites=Layer.SITES,
+        )
+        return run_stack(x_BLD, lengths_B, keys_B, plan, [weight for layer in layers for weight in layer.block()])
 
 
 class TwoTower(nn.Module):

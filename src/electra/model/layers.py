@@ -86,6 +86,11 @@ class Layer(nn.Module):
         x_BLD = self.norm(x_BLD + dropout(fed, self.rate, site_keys(keys_B, site + 2)))
         return x_BLD
 
+    def block(self) -> tuple[Tensor, ...]:
+        """The weights, in the order in which the fused stack takes them."""
+        modules = (self.attention.qkv, self.attention.out, self.attention_norm, self.up, self.down, self.norm)
+        return tuple(weight for module in modules for weight in (module.weight, module.bias))
+
 
 class Embeddings(nn.Module):
     """Token, position and segment tables, their norm and dropout; always fp32."""

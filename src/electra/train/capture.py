@@ -29,15 +29,15 @@ class Captured:
     ) -> None:
         self._inputs = [tensor.clone() for tensor in inputs]
         before = [tensor.clone() for tensor in changed]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        own = _own_stream()
+        own.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(own):
             for _ in range(warm_ups):
                 work(*self._inputs)
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(own)
         self._graph = torch.cuda.CUDAGraph()
         # thread_local: a loader's thread may allocate meanwhile.
-        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(self._graph, pool=pool, stream=own, capture_error_mode="thread_local"):
             work(*self._inputs)
         for tensor, value in zip(changed, before, strict=True):
             tensor.copy_(value)
@@ -50,3 +50,13 @@ class Captured:
     @property
     def pool(self) -> Any:
         return self._graph.pool()
+
+
+def _own_stream() -> torch.cuda.Stream:
+    """The stream in use, or a new one where that is the default, which cannot record.
+
+    The matrix library keeps one workspace a stream, and graphs write to the one they were recorded with. Recorded on
+    torch's common capture stream, graphs that run side by side would overwrite each other's and wait for ever.
+    """
+    current = torch.cuda.current_stream()
+    return torch.cuda.Stream() if current == torch.cuda.default_stream() else current

@@ -1,0 +1,81 @@
+"""Dropout inside kernels: the random words of `rng`, bit for bit those of the plain path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from electra import rng
+
+GOLDEN: Any = tl.constexpr(0x9E3779B9)
+MULTIPLIER_1: Any = tl.constexpr(0x7FEB352D)
+MULTIPLIER_2: Any = tl.constexpr(0x846CA68B)
+
+
+@triton.jit
+def mix(x):  # type: ignore[no-untyped-def]
+    """`rng.mix` of uint32 words."""
+    x = x ^ (x >> 16)
+    x = x * MULTIPLIER_1
+    x = x ^ (x >> 15)
+    x = x * MULTIPLIER_2
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def word(x):  # type: ignore[no-untyped-def]
+    """An int32 as a uint32 of the same bits."""
+    return x.to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def row_words(keys, site, rows):  # type: ignore[no-untyped-def]
+    """The words that the rows of one place in the network start from; `site` as `rng.address` gives it."""
+    key = mix(word(keys) ^ word(site)) + GOLDEN
+    return mix(key ^ mix(word(rows)))
+
+
+@triton.jit
+def kept(words_R, columns_C, threshold):  # type: ignore[no-untyped-def]
+    """(R, C) twice: which elements of the first and of the second half of each row are kept."""
+    words_RC = mix(words_R[:, None] ^ mix(word(columns_C))[None, :])
+    return (words_RC & 0xFFFF) >= threshold, (words_RC >> 16) >= threshold
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Dropout at one place in the network; without keys, none."""
+
+    keys_B: Tensor | None
+    rate: float
+    place: int
+
+    @property
+    def site(self) -> int:
+        word: int = rng.address(self.place)
+        return word
+
+    @property
+    def threshold(self) -> int:
+        """The 16-bit number below which an element is dropped."""
+        return round(self.rate * 65536)
+
+    @property
+    def grow(self) -> float:
+        """What the elements that stay are multiplied by."""
+        return 1.0 / (1.0 - self.rate)
+
+
+def drop_at(keys_B: Tensor | None, rate: float, place: int) -> Drop:
+    """Dropout at a place: none without keys or at rate 0."""
+    return Drop(None if rate == 0.0 else keys_B, rate, place)
+
+
+def precision(dtype: torch.dtype) -> str:
+    """How products of this type are computed: fp32 ones in full."""
+    return "ieee" if dtype == torch.float32 else "tf32"
