@@ -22,7 +22,7 @@ from electra.config.finetune import FinetuneConfig
 from electra.errors import Diverged, Resumable
 from electra.finetune.answers import answers
 from electra.finetune.base import Base
-from electra.finetune.batching import CHUNK_BATCHES, batches, pack, step_count, subset
+from electra.finetune.batching import CHUNK_BATCHES, Texts, batches, pack, step_count, subset
 from electra.finetune.network import HeadSpec, Tuned
 from electra.finetune.rows import Features, Kind
 from electra.finetune.trainer import CPU_GRAIN, Trial, train_together
@@ -240,8 +240,8 @@ def test_batches_hold_little_padding() -> None:
 
 def test_a_sequence_beyond_the_positions_is_a_mistake_of_the_caller() -> None:
     with pytest.raises(AssertionError, match="33 tokens for a model with 32 positions"):
-        pack(numbered([33]), [0], pad_id=0, grain=8, positions=32)
-    assert pack(numbered([30]), [0], pad_id=0, grain=8, positions=30).shape == (1, 30 + EXTRA_COLUMNS)
+        pack(Texts.of(numbered([33])), [0], pad_id=0, grain=8, positions=32)
+    assert pack(Texts.of(numbered([30])), [0], pad_id=0, grain=8, positions=30).shape == (1, 30 + EXTRA_COLUMNS)
 
 
 def test_tags_are_padded_with_their_sequences() -> None:

@@ -117,7 +117,8 @@ def test_dropout_depends_on_the_samples_key_only() -> None:
     for row in range(6):
         assert torch.equal(dropout(x[:1], 0.5, KEYS[row : row + 1])[0], whole[row])
     assert len({tuple(row.tolist()) for row in whole}) == 6
-    assert torch.equal(keep_mask(KEYS[:6], 39, 0.5)[:, :20], keep_mask(KEYS[:6], 40, 0.5)[:, :20])
+    assert torch.equal(keep_mask(KEYS[:6], 3, 39, 0.5)[..., :20], keep_mask(KEYS[:6], 3, 40, 0.5)[..., :20])
+    assert torch.equal(keep_mask(KEYS[:6], 3, 40, 0.5), keep_mask(KEYS[:6], 9, 40, 0.5)[:, :3])
 
 
 def test_gradients_pass_where_activations_do() -> None:

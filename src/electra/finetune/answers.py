@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from electra.batches.sequences import unpack
-from electra.finetune.batching import pack
+from electra.finetune.batching import Texts, pack
 from electra.finetune.network import Tuned
 from electra.finetune.rows import Features
 from electra.finetune.spans import SpanScores
@@ -41,12 +41,13 @@ def answers(
     Nothing is kept of the batches' order or shapes. `done` is told after each batch how many sequences are through.
     """
     count, span = len(features.ids), tuned.spec.kind == "span"
+    texts = Texts.of(features)
     found: list[dict[str, NDArray[np.generic]] | None] = [None] * count
     finished = 0
     with torch.inference_mode():
         before: tuple[list[int], dict[str, torch.Tensor]] | None = None
         for chosen in _batches(features, batch_size=batch_size, beam=beam if span else 0):
-            rows = torch.from_numpy(pack(features, chosen, pad_id=pad_id, grain=_STEP, positions=_positions(tuned)))
+            rows = torch.from_numpy(pack(texts, chosen, pad_id=pad_id, grain=_STEP, positions=_positions(tuned)))
             said = tuned.answer(unpack(rows.to(device, non_blocking=True)), beam=beam)
             for batch in (before,) if before else ():  # fetched while the device works on the next one
                 finished += _keep(found, batch[0], batch[1])

@@ -55,7 +55,8 @@ def batches(
     multiples of `grain`. Each visit of a row has a dropout key of its own. Fewer steps are the first of more.
     """
     assert features.ids, "rows to train on"
-    sizes = np.array([len(ids) for ids in features.ids])
+    texts = Texts.of(features)
+    sizes = texts.sizes
     visits = _visits(len(sizes), seed=seed)
     step = 0
     while step < steps:
@@ -67,13 +68,31 @@ def batches(
         by_length = np.argsort(sizes[samples], kind="stable").reshape(count, batch_size)
         for number in permutation(count, seed=seed, epoch=~step)[: steps - step]:
             picked = by_length[number]
-            rows = pack(features, samples[picked], pad_id=pad_id, grain=grain, positions=positions, keys=keys[picked])
+            rows = pack(texts, samples[picked], pad_id=pad_id, grain=grain, positions=positions, keys=keys[picked])
             yield Batch(rows=rows, targets=targets_of(features, samples[picked], length=rows.shape[1] - EXTRA_COLUMNS))
         step += count
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Texts:
+    """Token ids end to end, so that a batch is gathered in one go."""
+
+    ids: NDArray[np.int32]
+    """Behind a first one that stands for padding, so that there is one even where there is no text."""
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    a_lengths: NDArray[np.int32]
+
+    @staticmethod
+    def of(features: Features) -> Texts:
+        sizes = np.array([len(ids) for ids in features.ids], np.int64)
+        ids = np.concatenate([np.zeros(1, np.int32), *(np.asarray(ids, np.int32) for ids in features.ids)])
+        a_lengths = np.asarray(features.a_lengths, np.int32)
+        return Texts(ids=ids, starts=np.cumsum(sizes) - sizes + 1, sizes=sizes, a_lengths=a_lengths)
+
+
 def pack(
-    features: Features,
+    texts: Texts,
     picked: Sequence[int] | NDArray[np.int64],
     *,
     pad_id: int,
@@ -83,13 +102,17 @@ def pack(
 ) -> NDArray[np.int32]:
     """Rows of ids, padded to a multiple of `grain` but not beyond the model's positions, followed by length, length
     of segment A and key (0 where not given): what `unpack` takes apart."""
-    sizes = [len(features.ids[i]) for i in picked]
-    assert max(sizes) <= positions, f"a sequence of {max(sizes)} tokens for a model with {positions} positions"
-    length = min(-(-max(sizes) // grain) * grain, positions)
-    rows = np.full((len(sizes), length + EXTRA_COLUMNS), pad_id, np.int32)
-    for row, (i, size) in enumerate(zip(picked, sizes, strict=True)):
-        rows[row, :size] = features.ids[i]
-        rows[row, length : length + 2] = size, features.a_lengths[i]
+    chosen = np.asarray(picked, np.int64)
+    sizes = texts.sizes[chosen]
+    longest = int(sizes.max())
+    assert longest <= positions, f"a sequence of {longest} tokens for a model with {positions} positions"
+    length = min(-(-longest // grain) * grain, positions)
+    place = np.arange(length)
+    inside = place < sizes[:, None]
+    rows = np.empty((len(chosen), length + EXTRA_COLUMNS), np.int32)
+    rows[:, :length] = np.where(inside, texts.ids[(texts.starts[chosen][:, None] + place) * inside], pad_id)
+    rows[:, length] = sizes
+    rows[:, length + 1] = texts.a_lengths[chosen]
     rows[:, length + 2] = 0 if keys is None else keys
     return rows
 

@@ -2,5 +2,7 @@
 
 from importlib.util import find_spec
 
-TRITON = find_spec("triton") is not None
-"""Whether the compiler that the kernels are written for is installed."""
+import torch
+
+USABLE = torch.cuda.is_available() and find_spec("triton") is not None
+"""Whether this machine has a GPU and the compiler that the kernels are written for."""

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from electra.kernels.hashing import Drop, kept, precision, row_words
 
-WARPS, BACK_WARPS = 4, 8
+WARPS = 8
+
 
 @triton.jit
 def _halves(pointer, row_stride, inner_H, rows_C, second, half, length):  # type: ignore[no-untyped-def]
@@ -70,9 +71,7 @@ def _attention_forward(  # type: ignore[no-untyped-def]
     mixed_LH = tl.dot(p0.to(v0.dtype), v0, input_precision=PRECISION)
     mixed_LH += tl.dot(p1.to(v1.dtype), v1, input_precision=PRECISION)
     target = out + text.to(tl.int64) * length * width + head * H
-    tl.store(
-        target + rows_L[:, None] * width + inner_H[None, :], mixed_LH.to(q_LH.dtype), (rows_L < length)[:, None]
-    )
+    tl.store(target + rows_L[:, None] * width + inner_H[None, :], mixed_LH.to(q_LH.dtype), (rows_L < length)[:, None])
 
 
 @triton.jit(do_not_specialize=["site"])
@@ -145,12 +144,19 @@ def attend(qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int,
 
 
 def attend_backward(
-    qkv_TW: Tensor, gradient_TD: Tensor, lengths_B: Tensor | None, drop: Drop, sums_BW: Tensor, *, length: int, heads: int
+    qkv_TW: Tensor,
+    gradient_TD: Tensor,
+    lengths_B: Tensor | None,
+    drop: Drop,
+    sums_BW: Tensor,
+    *,
+    length: int,
+    heads: int,
 ) -> None:
     """Overwrite `qkv_TW` with its gradient, and `sums_BW` with that gradient's sums over each text."""
     arguments, constants = _arguments(qkv_TW, lengths_B, drop, length=length, heads=heads)
     programs = qkv_TW.shape[0] // length * heads
-    _attention_backward[(programs,)](qkv_TW, gradient_TD, sums_BW, *arguments, **constants, num_warps=BACK_WARPS)
+    _attention_backward[(programs,)](qkv_TW, gradient_TD, sums_BW, *arguments, **constants, num_warps=WARPS)
 
 
 def _arguments(

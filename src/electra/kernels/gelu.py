@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, COLUMNS = 16, 256
-MOST_ROWS = 128
 BLOCK = 4096
+ROWS, COLUMNS = 32, 128
+MOST_ROWS = 128
 
 
 @triton.jit
@@ -39,17 +39,14 @@ def _gelu_backward(  # type: ignore[no-untyped-def]
 ):
     columns_C = tl.program_id(1) * C + tl.arange(0, C)
     bias_RC = tl.zeros([R, C], tl.float32)
-    kind = inner.dtype.element_ty
-    for step in range(steps):
+    for step in tl.range(steps, num_stages=2):
         rows_R = (tl.program_id(0) * steps + step) * R + tl.arange(0, R)
         inside = (rows_R < tokens)[:, None] & (columns_C < width)[None, :]
         place = rows_R.to(tl.int64)[:, None] * width + columns_C[None, :]
         x = tl.load(inner + place, inside, 0.0).to(tl.float32)
-        da = tl.load(gradient + place, inside, 0.0).to(tl.float32)
         bell, phi = _bell_and_phi(x)
-        du = da * (phi + x * bell * 0.3989422804014327)
-        tl.store(inner + place, (x * phi).to(kind), inside)
-        tl.store(gradient + place, du.to(kind), inside)
+        du = tl.load(gradient + place, inside, 0.0).to(tl.float32) * (phi + x * bell * 0.3989422804014327)
+        tl.store(gradient + place, du.to(gradient.dtype.element_ty), inside)
         bias_RC += du
     line = sums + tl.program_id(0).to(tl.int64) * width
     tl.store(line + columns_C, tl.sum(bias_RC, 0), columns_C < width)
@@ -64,20 +61,20 @@ def gelu(inner_TF: Tensor) -> Tensor:
 
 def programs(tokens: int) -> int:
     """How many lines of sums `gelu_backward` writes."""
-    return triton.cdiv(tokens, ROWS * _steps(tokens))
+    lines: int = triton.cdiv(tokens, ROWS * _steps(tokens))
+    return lines
 
 
 def gelu_backward(inner_TF: Tensor, gradient_TF: Tensor, sums_PF: Tensor) -> None:
-    """Overwrite `gradient_TF` with the gradient before the GELU, and `inner_TF` with its output.
+    """Overwrite `gradient_TF` with the gradient before the GELU.
 
     `sums_PF` gets, line by line, what adds up to the bias gradient.
     """
     tokens, width = inner_TF.shape
     grid = (len(sums_PF), triton.cdiv(width, COLUMNS))
-    _gelu_backward[grid](
-        inner_TF, gradient_TF, sums_PF, tokens, width, _steps(tokens), R=ROWS, C=COLUMNS, num_warps=4
-    )
+    _gelu_backward[grid](inner_TF, gradient_TF, sums_PF, tokens, width, _steps(tokens), R=ROWS, C=COLUMNS, num_warps=4)
 
 
 def _steps(tokens: int) -> int:
-    return max(1, triton.cdiv(tokens, ROWS * MOST_ROWS))
+    steps: int = max(1, triton.cdiv(tokens, ROWS * MOST_ROWS))
+    return steps

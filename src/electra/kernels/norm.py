@@ -69,7 +69,7 @@ def _norm_backward(  # type: ignore[no-untyped-def]
     bias0 = tl.zeros([R, C], tl.float32)
     bias1 = tl.zeros([R, C], tl.float32)
     kind = branch.dtype.element_ty
-    for step in range(steps):
+    for step in tl.range(steps, num_stages=2):
         rows_R = (tl.program_id(0) * steps + step) * R + tl.arange(0, R)
         in0 = (rows_R < tokens)[:, None] & (columns_C < HALF)[None, :]
         in1 = (rows_R < tokens)[:, None] & (columns_C < D - HALF)[None, :]

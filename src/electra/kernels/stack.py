@@ -62,6 +62,7 @@ class _Kept(NamedTuple):
     rstd1: Tensor
     y: Tensor
     inner: Tensor
+    active: Tensor
     sum2: Tensor
     mean2: Tensor
     rstd2: Tensor
@@ -92,14 +93,13 @@ class _Stack(torch.autograd.Function):
             qkv = F.linear(x, block.qkv, block.qkv_bias)
             mixed = attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads)
             sum1 = F.linear(mixed, block.out, block.out_bias)
-            y, mean1, rstd1 = norms.add_norm(
-                sum1, x, block.gamma1, block.beta1, drops[1], length=length, eps=plan.eps
-            )
+            y, mean1, rstd1 = norms.add_norm(sum1, x, block.gamma1, block.beta1, drops[1], length=length, eps=plan.eps)
             inner = F.linear(y, block.up, block.up_bias)
-            sum2 = F.linear(gelus.gelu(inner), block.down, block.down_bias)
+            active = gelus.gelu(inner)
+            sum2 = F.linear(active, block.down, block.down_bias)
             z, mean2, rstd2 = norms.add_norm(sum2, y, block.gamma2, block.beta2, drops[2], length=length, eps=plan.eps)
             if needed:
-                kept.append(_Kept(x, qkv, mixed, sum1, mean1, rstd1, y, inner, sum2, mean2, rstd2))
+                kept.append(_Kept(x, qkv, mixed, sum1, mean1, rstd1, y, inner, active, sum2, mean2, rstd2))
             x = z
         ctx.kept, ctx.weights, ctx.plan = kept, weights, plan
         ctx.lengths_B, ctx.keys_B, ctx.shape = lengths_B, keys_B, x_BLD.shape
@@ -132,7 +132,7 @@ class _Stack(torch.autograd.Function):
             )  # fmt: skip
             inner = branch @ block.down
             gelus.gelu_backward(kept.inner, inner, gelu_sums[number])
-            d_down, d_up = branch.t() @ kept.inner, inner.t() @ kept.y
+            d_down, d_up = branch.t() @ kept.active, inner.t() @ kept.y
             gradient = kept.sum2.addmm_(inner, block.up)
             del inner
             norms.add_norm_backward(

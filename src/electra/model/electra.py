@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from electra.config.schema import Config
+from electra.kernels import USABLE
 from electra.model.encoder import Encoder, Shape, TwoTower, discriminator_shape, generator_shape
 from electra.model.heads import CopyHead, DetectionHead, MaskedHead
 from electra.model.layers import Embeddings, Norm
@@ -24,6 +25,9 @@ class Electra(nn.Module):
     copy. `generator` is None where it has no weights of its own: for frequencies and for `all`, where the
     discriminator's encoder is read in its place.
     """
+
+    fused: bool = USABLE
+    """On a GPU, the vocabulary's softmax, loss and sample in one kernel."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -94,6 +98,13 @@ def build_model(config: Config) -> Electra | Bert:
                 start = math.log(config.model.vocab_size)
             nn.init.constant_(model.discriminator_head.score.bias, start)
     return model
+
+
+def use_plain_operations(model: nn.Module) -> None:
+    """Leave the fused kernels aside: the same computation, operation by operation."""
+    for module in model.modules():
+        if isinstance(module, Electra | Encoder):
+            module.fused = False
 
 
 def initialise(model: nn.Module, *, std: float, seed: int) -> None:

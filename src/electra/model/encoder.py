@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from electra.config.schema import GeneratorConfig, ModelConfig
-from electra.kernels import TRITON
+from electra.kernels import USABLE
 from electra.model.dropout import site_keys
 from electra.model.layers import NORM_EPS, Layer
 
@@ -65,7 +65,7 @@ class Encoder(nn.Module):
     On a GPU in bf16, layers over short texts run as fused kernels; `fused` false leaves them plain.
     """
 
-    fused: bool = TRITON
+    fused: bool = USABLE
 
     def __init__(self, shape: Shape, *, dropout: float, attention_dropout: float) -> None:
         super().__init__()

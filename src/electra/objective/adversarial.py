@@ -23,7 +23,6 @@ from electra.batches.sequences import Sequences
 from electra.config.schema import GeneratorConfig
 from electra.model.electra import Electra
 from electra.objective.base import Evaluation, Outcome
-from electra.objective.propose import Proposal
 from electra.objective.rtd import ReplacedTokenDetection
 
 
@@ -57,13 +56,15 @@ class Adversarial:
         reward_M = found.bce_BL.detach().gather(1, slots.positions_BS).flatten()
         answer_M = electra.baseline_head(proposal.hidden_MD.detach()).squeeze(1).float()
         baseline_M = F.softplus(-answer_M.detach())
-        chosen_M = log_chances(proposal, self.generator).gather(1, proposal.sampled_M[:, None]).squeeze(1)
+        logp_MV = proposal.logp_MV
+        chances_MV = log_chances(logp_MV, proposal.gold_M, self.generator)
+        chosen_M = chances_MV.gather(1, proposal.sampled_M[:, None]).squeeze(1)
         # Minimising this climbs the reward.
         climb_sum = -((reward_M - baseline_M) * chosen_M * used_M).sum()
         cross_M = F.binary_cross_entropy_with_logits(answer_M, (-reward_M).exp(), reduction="none")
         baseline_sum = (cross_M * used_M).sum()
         with torch.no_grad():
-            entropy_M = -(proposal.logp_MV.exp() * proposal.logp_MV).sum(1)
+            entropy_M = -(logp_MV.exp() * logp_MV).sum(1)
         weights, slot_count = self.rtd.weights, counts[0].clamp(min=1)
         loss = weights.rtd_weight * found.rtd_sum / counts[1].clamp(min=1)
         loss = loss + (weights.mlm_weight * climb_sum + baseline_sum) / slot_count
@@ -84,11 +85,11 @@ class Adversarial:
         }
 
 
-def log_chances(proposal: Proposal, generator: GeneratorConfig) -> Tensor:
+def log_chances(logp_MV: Tensor, gold_M: Tensor, generator: GeneratorConfig) -> Tensor:
     """(M, V) log-probabilities that the samples were drawn with, temperature and forbidden tokens included."""
     if generator.temperature == 1.0 and not generator.disallow_correct:
-        return proposal.logp_MV
-    scores_MV = proposal.logp_MV / generator.temperature
+        return logp_MV
+    scores_MV = logp_MV / generator.temperature
     if generator.disallow_correct:
-        scores_MV = scores_MV.scatter(1, proposal.gold_M[:, None], -torch.inf)
+        scores_MV = scores_MV.scatter(1, gold_M[:, None], -torch.inf)
     return scores_MV.log_softmax(1)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.batches.masking import Slots, choose
@@ -47,7 +46,7 @@ class AllTokensMLM:
         electra = cast(Electra, model)
         proposal = self.proposer.propose(electra, batch, slots, dropout=True)
         used_M = slots.used_BS.flatten().float()
-        mlm_sum = (F.nll_loss(proposal.logp_MV, proposal.gold_M, reduction="none") * used_M).sum()
+        mlm_sum = (proposal.nll_M * used_M).sum()
         seen_BL = put_samples(batch, slots, proposal, self.masking)
         told = _read(electra, batch, seen_BL, dropout=True)
         real_M = _real(batch).flatten()
@@ -76,8 +75,8 @@ class AllTokensMLM:
         shape, gold_M = slots.used_BS.shape, proposal.gold_M
         return Evaluation(
             used_BS=slots.used_BS,
-            nll_BS=F.nll_loss(proposal.logp_MV, gold_M, reduction="none").view(shape),
-            right_BS=(proposal.logp_MV.argmax(1) == gold_M).view(shape),
+            nll_BS=proposal.nll_M.view(shape),
+            right_BS=(proposal.logits_MV.argmax(1) == gold_M).view(shape),
             original_BL=batch.ids_BL,
             shown_BL=proposal.shown_BL,
             sampled_right_BS=seen_BL.gather(1, slots.positions_BS) == gold_M.view(shape),

@@ -85,11 +85,11 @@ class Electric:
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
         slots, judged_BL = self.plan(batch), self._judged(batch)
         said = self._judge(cast(Electra, model), batch, slots, dropout=False)
-        shape, gold_M, logp_MV = slots.used_BS.shape, said.proposal.gold_M, said.proposal.logp_MV
+        shape, gold_M = slots.used_BS.shape, said.proposal.gold_M
         return Evaluation(
             used_BS=slots.used_BS,
-            nll_BS=F.nll_loss(logp_MV, gold_M, reduction="none").view(shape),
-            right_BS=(logp_MV.argmax(1) == gold_M).view(shape),
+            nll_BS=said.proposal.nll_M.view(shape),
+            right_BS=(said.proposal.logits_MV.argmax(1) == gold_M).view(shape),
             original_BL=batch.ids_BL,
             shown_BL=said.proposal.shown_BL,
             sampled_right_BS=said.seen_BL.gather(1, slots.positions_BS) == gold_M.view(shape),

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.batches.masking import Slots
@@ -39,8 +38,8 @@ class GeneratorOnly:
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
         proposal = self.proposer.propose(cast(Electra, model), batch, slots, dropout=True)
         used_M = slots.used_BS.flatten()
-        mlm_sum = (F.nll_loss(proposal.logp_MV, proposal.gold_M, reduction="none") * used_M.float()).sum()
-        right = ((proposal.logp_MV.argmax(1) == proposal.gold_M) & used_M).sum()
+        mlm_sum = (proposal.nll_M * used_M.float()).sum()
+        right = ((proposal.logits_MV.argmax(1) == proposal.gold_M) & used_M).sum()
         sums = (mlm_sum.detach(), used_M.sum(), right, batch.lengths_B.sum())
         loss = self.weights.mlm_weight * mlm_sum / counts[0].clamp(min=1)
         return Outcome(loss, torch.stack([value.float() for value in sums]))
@@ -51,8 +50,8 @@ class GeneratorOnly:
         shape = slots.used_BS.shape
         return Evaluation(
             used_BS=slots.used_BS,
-            nll_BS=F.nll_loss(proposal.logp_MV, proposal.gold_M, reduction="none").view(shape),
-            right_BS=(proposal.logp_MV.argmax(1) == proposal.gold_M).view(shape),
+            nll_BS=proposal.nll_M.view(shape),
+            right_BS=(proposal.logits_MV.argmax(1) == proposal.gold_M).view(shape),
             original_BL=batch.ids_BL,
             shown_BL=proposal.shown_BL,
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from electra import rng
@@ -24,13 +25,20 @@ from electra.objective.corrupt import NEVER, mask, pad_vocabulary, replace, samp
 class Proposal(NamedTuple):
     """What stands at the slots instead of the text: a distribution, and a sample of it."""
 
-    logp_MV: Tensor
+    logits_MV: Tensor
+    nll_M: Tensor
+    """What the distribution says of the tokens that stood there: minus their log-probabilities."""
     sampled_M: Tensor
     gold_M: Tensor
     shown_BL: Tensor
     """What the generator read."""
     hidden_MD: Tensor | None = None
     """The generator's states at the slots, where it has any."""
+
+    @property
+    def logp_MV(self) -> Tensor:
+        """The whole distribution: for those who need more of it than the loss, since it is large."""
+        return self.logits_MV.float().log_softmax(1)
 
 
 class Proposer(Protocol):
@@ -123,7 +131,7 @@ class Frequencies:
             sampled_M = sample(self.drawn_V.expand(len(gold_M), -1), keys_M, forbidden_M=gold_M)
         else:
             sampled_M = draw_alias(self.keep_V, self.alias_V, keys_M)
-        return Proposal(self.logp_V.expand(len(gold_M), -1), sampled_M, gold_M, batch.ids_BL)
+        return Proposal(self.logp_V.expand(len(gold_M), -1), -self.logp_V[gold_M], sampled_M, gold_M, batch.ids_BL)
 
 
 def _padded(logp_V: Tensor) -> Tensor:
@@ -169,8 +177,16 @@ def _from_states(
 ) -> Proposal:
     assert model.generator_head is not None
     table_VE, bias_V = pad_vocabulary(model.generator_embeddings.token.weight, model.generator_head.bias)
-    logp_MV = model.generator_head(hidden_MD, table_VE, bias_V).float().log_softmax(1)
+    logits_MV = model.generator_head(hidden_MD, table_VE, bias_V)
     gold_M = batch.ids_BL.gather(1, slots.positions_BS).flatten().long()
-    forbidden_M = gold_M if generator.disallow_correct else None
-    sampled_M = sample(logp_MV, slot_keys(batch, slots), temperature=generator.temperature, forbidden_M=forbidden_M)
-    return Proposal(logp_MV, sampled_M, gold_M, shown_BL, hidden_MD)
+    keys_M = slot_keys(batch, slots)
+    if model.fused and logits_MV.is_cuda and generator.temperature == 1.0 and not generator.disallow_correct:
+        from electra.kernels.vocabulary import loss_and_sample
+
+        nll_M, sampled_M = loss_and_sample(logits_MV, gold_M, keys_M)
+    else:
+        logp_MV = logits_MV.float().log_softmax(1)
+        nll_M = F.nll_loss(logp_MV, gold_M, reduction="none")
+        forbidden_M = gold_M if generator.disallow_correct else None
+        sampled_M = sample(logp_MV, keys_M, temperature=generator.temperature, forbidden_M=forbidden_M)
+    return Proposal(logits_MV, nll_M, sampled_M, gold_M, shown_BL, hidden_MD)

@@ -47,7 +47,7 @@ class ReplaceMLM:
         electra = cast(Electra, model)
         proposal = self.proposer.propose(electra, batch, slots, dropout=True)
         used_M = slots.used_BS.flatten()
-        mlm_sum = (F.nll_loss(proposal.logp_MV, proposal.gold_M, reduction="none") * used_M.float()).sum()
+        mlm_sum = (proposal.nll_M * used_M.float()).sum()
         seen_BL = put_samples(batch, slots, proposal, self.masking)
         logits_MV = _predict(electra, batch, slots, seen_BL, dropout=True)
         main_sum = (F.cross_entropy(logits_MV.float(), proposal.gold_M, reduction="none") * used_M.float()).sum()
@@ -74,8 +74,8 @@ class ReplaceMLM:
         sampled_right_BS = seen_BL.gather(1, slots.positions_BS) == gold_M.view(shape)
         return Evaluation(
             used_BS=slots.used_BS,
-            nll_BS=F.nll_loss(proposal.logp_MV, gold_M, reduction="none").view(shape),
-            right_BS=(proposal.logp_MV.argmax(1) == gold_M).view(shape),
+            nll_BS=proposal.nll_M.view(shape),
+            right_BS=(proposal.logits_MV.argmax(1) == gold_M).view(shape),
             original_BL=batch.ids_BL,
             shown_BL=proposal.shown_BL,
             sampled_right_BS=sampled_right_BS,

@@ -69,7 +69,7 @@ class ReplacedTokenDetection:
     def detect(self, model: Electra, batch: Sequences, slots: Slots, proposal: Proposal) -> Detection:
         """The losses of both networks over what was proposed, with dropout in the discriminator."""
         used_M = slots.used_BS.flatten().float()
-        mlm_sum = (F.nll_loss(proposal.logp_MV, proposal.gold_M, reduction="none") * used_M).sum()
+        mlm_sum = (proposal.nll_M * used_M).sum()
         seen_BL = put_samples(batch, slots, proposal, self.masking)
         replaced_BL = seen_BL != batch.ids_BL
         hidden_BLD = detection_states(model, batch, seen_BL, dropout=True)
@@ -98,8 +98,8 @@ class ReplacedTokenDetection:
         right_BS = seen_BL.gather(1, slots.positions_BS) == gold_M.view(shape)
         return Evaluation(
             used_BS=slots.used_BS,
-            nll_BS=F.nll_loss(proposal.logp_MV, gold_M, reduction="none").view(shape),
-            right_BS=(proposal.logp_MV.argmax(1) == gold_M).view(shape),
+            nll_BS=proposal.nll_M.view(shape),
+            right_BS=(proposal.logits_MV.argmax(1) == gold_M).view(shape),
             original_BL=batch.ids_BL,
             shown_BL=proposal.shown_BL,
             sampled_right_BS=right_BS,
