@@ -136,7 +136,8 @@ def add_norm(
 def programs(tokens: int, width: int) -> int:
     """How many lines of sums `add_norm_backward` writes."""
     rows, _, _ = _tile(width)
-    return triton.cdiv(tokens, rows * _steps(tokens, rows))
+    lines: int = triton.cdiv(tokens, rows * _steps(tokens, rows))
+    return lines
 
 
 def add_norm_backward(
@@ -165,4 +166,5 @@ def _tile(width: int) -> tuple[int, int, int]:
 
 
 def _steps(tokens: int, rows: int) -> int:
-    return max(1, triton.cdiv(tokens, rows * MOST_PROGRAMS))
+    steps: int = max(1, triton.cdiv(tokens, rows * MOST_PROGRAMS))
+    return steps

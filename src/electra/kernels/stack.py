@@ -68,25 +68,35 @@ class _Kept(NamedTuple):
     rstd2: Tensor
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@torch.compiler.disable
 def run_stack(
     x_BLD: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None, plan: Plan, weights: Sequence[Tensor]
 ) -> Tensor:
     """The last layer's output; `weights` are the layers' blocks, one after another."""
-    if lengths_B is not None:
-        lengths_B = lengths_B.contiguous()  # a column of the batch's rows otherwise
-    y_BLD: Tensor = _Stack.apply(x_BLD, lengths_B, keys_B, plan, *weights)  # type: ignore[no-untyped-call]
+    # Lengths and keys are columns of the batch's rows otherwise.
+    lengths_B = None if lengths_B is None else lengths_B.contiguous()
+    keys_B = None if keys_B is None else keys_B.contiguous()
+    keeps = torch.is_grad_enabled()  # which `forward` cannot ask: there it is always off
+    y_BLD: Tensor = _Stack.apply(  # type: ignore[no-untyped-call]
+        x_BLD.contiguous(), lengths_B, keys_B, plan, keeps, *weights
+    )
     return y_BLD
 
 
 class _Stack(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, x_BLD: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None, plan: Plan, *weights: Tensor
+    def forward(
+        ctx: Any,
+        x_BLD: Tensor,
+        lengths_B: Tensor | None,
+        keys_B: Tensor | None,
+        plan: Plan,
+        keeps: bool,
+        *weights: Tensor,
     ) -> Tensor:
         x = x_BLD.flatten(0, 1)
         length = x_BLD.shape[1]
-        needed = any(ctx.needs_input_grad)
+        needed = keeps and any(ctx.needs_input_grad)
         kept: list[_Kept] = []
         for number, block in enumerate(_blocks(weights)):
             drops = _drops(keys_B, plan, number)
@@ -106,7 +116,7 @@ class _Stack(torch.autograd.Function):
         return x.view(x_BLD.shape)
 
     @staticmethod
-    def backward(ctx: Any, gradient_BLD: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient_BLD: Tensor) -> tuple[Tensor | None, ...]:
         if not ctx.kept:
             raise RuntimeError("the fused layers go backwards once: what they kept is overwritten on the way")
         plan, (texts, length, width) = ctx.plan, ctx.shape
@@ -156,7 +166,7 @@ class _Stack(torch.autograd.Function):
             (gamma1, beta1, _), (gamma2, beta2, _) = norms_K2[number].unbind()
             gradients += [d_qkv, qkv_biases[number], d_out, out_biases[number, 0], gamma1, beta1]
             gradients += [d_up, up_biases[number], d_down, out_biases[number, 1], gamma2, beta2]
-        return gradient.view(ctx.shape), None, None, None, *gradients
+        return gradient.view(ctx.shape), None, None, None, None, *gradients
 
 
 def _blocks(weights: Sequence[Tensor]) -> list[Block]:

@@ -87,7 +87,7 @@ def _vocabulary_backward(  # type: ignore[no-untyped-def]
 
 class _LossAndSample(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits_MV: Tensor, gold_M: Tensor, keys_M: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(ctx: Any, logits_MV: Tensor, gold_M: Tensor, keys_M: Tensor) -> tuple[Tensor, Tensor]:
         rows, size = logits_MV.shape
         loss_M, level_M = torch.empty(2, rows, dtype=torch.float32, device=logits_MV.device).unbind()
         sampled_M = torch.empty(rows, dtype=torch.long, device=logits_MV.device)
@@ -102,7 +102,7 @@ class _LossAndSample(torch.autograd.Function):
         return loss_M, sampled_M
 
     @staticmethod
-    def backward(ctx: Any, gradient_M: Tensor, _: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient_M: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
         logits_MV, gold_M, level_M = ctx.saved_tensors
         rows, size = logits_MV.shape
         out_MV = torch.empty_like(logits_MV)
@@ -113,8 +113,10 @@ class _LossAndSample(torch.autograd.Function):
         return out_MV, None, None
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@torch.compiler.disable
 def loss_and_sample(logits_MV: Tensor, gold_M: Tensor, keys_M: Tensor) -> tuple[Tensor, Tensor]:
     """(M,) losses of the gold entries, and (M,) entries drawn from the distributions; V is a multiple of 128."""
-    loss_M, sampled_M = _LossAndSample.apply(logits_MV.contiguous(), gold_M, keys_M)  # type: ignore[no-untyped-call]
+    loss_M, sampled_M = _LossAndSample.apply(  # type: ignore[no-untyped-call]
+        logits_MV.contiguous(), gold_M.contiguous(), keys_M.contiguous()
+    )
     return loss_M, sampled_M

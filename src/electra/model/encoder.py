@@ -118,7 +118,9 @@ class Encoder(nn.Module):
             eps=NORM_EPS,
             sites=Layer.SITES,
         )
-        return run_stack(x_BLD, lengths_B, keys_B, plan, [weight for layer in layers for weight in layer.block()])
+        weights = [weight for layer in layers for weight in layer.block()]
+        hidden_BLD: Tensor = run_stack(x_BLD, lengths_B, keys_B, plan, weights)
+        return hidden_BLD
 
 
 class TwoTower(nn.Module):
