@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import subprocess
+import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -125,6 +126,17 @@ def memory_bytes() -> int | None:
         except (OSError, ValueError):
             continue
     return total
+
+
+def peak_resident_bytes() -> int:
+    """The most memory that this process has held; not what the one that started it had, which getrusage hands on."""
+    with contextlib.suppress(OSError):
+        if found := re.search(r"^VmHWM:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE):
+            return int(found[1]) * 2**10
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 2**10  # macOS counts bytes, others KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def facts() -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from dataclasses import dataclass
 
 import torch
 
+from electra import hardware
 from electra.train.step import Stepper
 
 Line = dict[str, float | None]
@@ -59,7 +59,4 @@ def _memory_gib() -> float:
     """Peak memory: the GPU's where one is used, else this process's."""
     if torch.cuda.is_available() and torch.cuda.max_memory_reserved():
         return torch.cuda.max_memory_reserved() / 2**30
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 2**10  # macOS counts bytes, Linux KiB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+    return hardware.peak_resident_bytes() / 2**30

@@ -1,0 +1,85 @@
+"""The measurements of a benchmark, one process after another."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from electra.bench.measure import LONGEST_REASON, Figures
+from electra.bench.plan import Job
+from electra.fsio import read_json
+from electra.progress import progress, say, scaled
+
+POLL_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A job and its figures, or why there are none."""
+
+    job: Job
+    figures: Figures | None = None
+    error: str = ""
+
+
+def run_all(jobs: Sequence[Job], *, title: str) -> Iterator[Row]:
+    """Each measurement as it ends; one that fails is a row like the others."""
+    with progress(title, len(jobs)) as bar:
+        for number, job in enumerate(jobs):
+            row = run_job(job, tick=lambda done=number, name=job.title: bar.update(done, name))  # type: ignore[misc]
+            bar.update(number + 1)
+            say(f"{number + 1}/{len(jobs)} {_line(row)}")
+            yield row
+
+
+def run_job(job: Job, *, tick: Callable[[], None] = lambda: None) -> Row:
+    """One measurement in a process of its own; `tick` is called while it runs."""
+    with tempfile.TemporaryDirectory(prefix="electra-bench-") as folder:
+        result, log = Path(folder) / "result.json", Path(folder) / "log.txt"
+        with open(log, "wb") as out:
+            shown = None if os.environ.get("ELECTRA_DEBUG", "") not in ("", "0") else out
+            command = [sys.executable, "-m", "electra.bench.measure", json.dumps(asdict(job)), str(result)]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=shown)
+            code = _ended(process, tick)
+        if not result.is_file():
+            return Row(job=job, error=_last_words(code, log))
+        found = read_json(result)
+    if "error" in found:
+        return Row(job=job, error=found["error"])
+    return Row(job=job, figures=Figures(**found))
+
+
+def _ended(process: subprocess.Popen[bytes], tick: Callable[[], None]) -> int:
+    try:
+        while True:
+            tick()
+            try:
+                return process.wait(POLL_S)
+            except subprocess.TimeoutExpired:
+                continue
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _last_words(code: int, log: Path) -> str:
+    if code < 0:
+        hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+        return f"ended by {signal.Signals(-code).name}{hint}"
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1][:LONGEST_REASON] if lines else f"ended with code {code}"
+
+
+def _line(row: Row) -> str:
+    if row.figures is None:
+        return f"{row.job.title}: {row.error}"
+    found = row.figures
+    return f"{row.job.title}: {scaled(found.tokens_per_s)} tokens/s, {found.ms_per_step:.4g} ms/step"
