@@ -27,10 +27,10 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The other scripts in benchmarks/ need data or a run of yours; their first lines say what to type.
+# The scripts in benchmarks/ measure other things and need data or a run of yours; their first lines say what to type.
 bench: $(STAMP)
-	$(BIN)/python benchmarks/train_step.py --preset tiny --batch 32
-	$(BIN)/python benchmarks/train_step.py --preset small --batch 16
+	$(BIN)/electra bench --preset tiny --batch 32
+	$(BIN)/electra bench --preset small --batch 16 --peer eager
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -21,6 +21,8 @@ from electra.bench.ours import CLS, FIRST_WORD, MASK, RATE, SEP
 from electra.config.schema import Config
 from electra.model.encoder import Shape, discriminator_shape, generator_shape
 
+Loss = Callable[[Tensor, Tensor], Tensor]
+
 
 def peer_precision(config: Config, device: torch.device) -> torch.dtype:
     """What the peer multiplies in."""
@@ -30,7 +32,7 @@ def peer_precision(config: Config, device: torch.device) -> torch.dtype:
 def peer_step(config: Config, rows: Tensor, *, compiled: bool) -> Callable[[], object]:
     """A function that trains on `rows` once, where they are."""
     device = rows.device
-    model, loss = _mlm(config) if config.objective.name == "mlm" else _rtd(config)
+    model, loss = twin(config)
     model.to(device).train()
     optim = config.optim
     update = torch.optim.AdamW(
@@ -59,7 +61,9 @@ def peer_step(config: Config, rows: Tensor, *, compiled: bool) -> Callable[[], o
     return step
 
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+def twin(config: Config) -> tuple[nn.Module, Loss]:
+    """The networks, and a function from token ids and segments to the loss."""
+    return _mlm(config) if config.objective.name == "mlm" else _rtd(config)
 
 
 def _rtd(config: Config) -> tuple[nn.Module, Loss]:
