@@ -10,7 +10,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.pop("ELECTRA_DEBUG", None)
 
 import pytest
+import torch
 from hypothesis import settings
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton: fused kernels run as NumPy
 
 settings.register_profile("electra", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("electra")

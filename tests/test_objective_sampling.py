@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from scipy.stats import chisquare
-from tiny import ragged_rows
+from tiny import ragged_rows, unmix
 from torch import Tensor
 
 from electra.batches.masking import Slots
@@ -20,15 +20,6 @@ def log_probabilities(logits_V: Tensor) -> Tensor:
     """One distribution, filled up to whole blocks as the generator's head fills it up."""
     _, padded = pad_vocabulary(torch.zeros(len(logits_V), 1), logits_V)
     return padded.log_softmax(0)[None, :]
-
-
-def unmix(y: int) -> int:
-    """The word that `mix` turns into `y`."""
-    x = y ^ y >> 16
-    x = x * pow(0x846CA68B, -1, 2**32) % 2**32
-    x = x ^ x >> 15 ^ x >> 30
-    x = x * pow(0x7FEB352D, -1, 2**32) % 2**32
-    return x ^ x >> 16
 
 
 @pytest.mark.parametrize("vocab", [7, 128, 300])

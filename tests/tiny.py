@@ -35,6 +35,15 @@ def lowbias32(x: int) -> int:
     return x ^ x >> 16
 
 
+def unmix(y: int) -> int:
+    """The word that the permutation turns into `y`."""
+    x = y ^ y >> 16
+    x = x * pow(0x846CA68B, -1, 2**32) % 2**32
+    x = x ^ x >> 15 ^ x >> 30
+    x = x * pow(0x7FEB352D, -1, 2**32) % 2**32
+    return x ^ x >> 16
+
+
 def signed(x: int) -> int:
     x %= 2**32
     return x - 2**32 if x >= 2**31 else x

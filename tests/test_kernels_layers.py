@@ -1,0 +1,198 @@
+"""Fused attention, norm and GELU: forward and backward against float64, dropout bit for bit the plain path's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from kernel_truth import HERE, KEYS, Place, everywhere, exact, leaf, mask_at
+from torch import Tensor
+
+from electra.kernels import gelu as gelus
+from electra.kernels import norm as norms
+from electra.kernels.attention import attend, attend_backward
+from electra.kernels.hashing import Drop, drop_at
+
+DROPS = ((0.1, 0), (0.5, 5), (0.003, 70), (0.9, 1_000_003))
+"""Rates and places in the network."""
+
+
+def true_attention(
+    qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, texts: int, length: int, heads: int
+) -> Tensor:
+    """Softmax attention of every head, one operation after another."""
+    q, k, v = qkv_TW.view(texts, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    if lengths_B is not None:
+        scores = scores.masked_fill(torch.arange(length) >= lengths_B[:, None, None, None], -torch.inf)
+    shares = scores.softmax(-1)
+    if drop.keys_B is not None:
+        keep = mask_at(drop.keys_B, drop.place, heads * length, length, drop.rate).view(shares.shape)
+        shares = shares * keep / (1 - drop.rate)
+    return (shares @ v).transpose(1, 2).reshape(texts * length, -1)
+
+
+@pytest.mark.parametrize(
+    ("place", "length", "heads", "head", "lengths", "rate", "site"),
+    everywhere(
+        (37, 1, 32, (37, 5, 22), 0.1, 4),
+        (17, 3, 16, None, 0.0, 0),
+        (16, 2, 16, (16, 1), 0.5, 1),
+        (50, 2, 64, (49,), 0.3, 7),
+        (99, 3, 16, (64, 50), 0.0, 2),
+        (127, 1, 32, (63, 127), 0.1, 9),
+        (128, 1, 64, None, 0.1, 10),
+        half=torch.float16,
+    ),
+)
+def test_attention(
+    place: Place, length: int, heads: int, head: int, lengths: tuple[int, ...] | None, rate: float, site: int
+) -> None:
+    texts = 2 if lengths is None else len(lengths)
+    qkv = place.numbers(texts * length, 3 * heads * head, seed=length, scale=1.5)
+    gradient = place.numbers(texts * length, heads * head, seed=length + 1)
+    real = None if lengths is None else torch.tensor(lengths, dtype=torch.int32)
+    on_device = None if real is None else real.to(place.device)
+    drop = drop_at(place.keys(texts), rate, site)
+
+    source = leaf(qkv)
+    want = true_attention(source, real, drop, texts=texts, length=length, heads=heads)
+    want.backward(exact(gradient))
+    assert source.grad is not None
+
+    got = attend(qkv, on_device, drop, length=length, heads=heads)
+    place.check(got, want, roundings=2)  # the shares, the output
+    sums = torch.full((texts, qkv.shape[1]), torch.nan, device=place.device)
+    attend_backward(qkv, gradient, on_device, drop, sums, length=length, heads=heads)
+    # The shares or their gradients, the output; and one more, since an element's error is not bounded by its own size.
+    place.check(qkv, source.grad, roundings=3)
+    place.check(sums, source.grad.view(texts, length, -1).sum(1), roundings=3)
+
+
+@pytest.mark.parametrize(("rate", "site"), DROPS)
+def test_attention_drops_what_the_plain_path_drops(rate: float, site: int) -> None:
+    """All shares equal and each value of its own column: outputs and gradients show the mask."""
+    texts, length, heads, head = 2, 37, 2, 64
+    drop = Drop(HERE.keys(texts), rate, site)
+    qkv = torch.zeros(texts, length, 3, heads, head, dtype=HERE.dtype)
+    qkv[:, :, 2] = torch.eye(length, head)[None, :, None, :]
+    qkv = qkv.view(texts * length, -1).to(HERE.device)
+    want = mask_at(drop.keys_B, site, heads * length, length, rate).view(texts, heads, length, length)
+
+    mixed = attend(qkv, None, drop, length=length, heads=heads)
+    seen = mixed.view(texts, length, heads, head)[..., :length].permute(0, 2, 1, 3)
+    assert torch.equal((seen != 0).cpu(), want)
+
+    columns = torch.eye(length, head).repeat(texts, heads).to(HERE.dtype).to(HERE.device)
+    sums = torch.empty(texts, qkv.shape[1], device=HERE.device)
+    attend_backward(qkv, columns, None, drop, sums, length=length, heads=heads)
+    values = qkv.view(texts, length, 3, heads, head)[:, :, 2, :, :length].permute(0, 2, 3, 1)
+    assert torch.equal((values != 0).cpu(), want)
+
+
+@pytest.mark.parametrize(
+    ("place", "texts", "length", "width", "rate", "site", "most", "tile"),
+    everywhere(
+        (3, 37, 48, 0.1, 1, 1, 2048),  # one program of two steps
+        (2, 19, 96, 0.0, 2, 256, 2048),
+        (2, 13, 48, 0.3, 5, 3, 64),  # three programs of five steps of two rows, the last ones past the end
+        (1, 16, 33, 0.1, 8, 256, 64),  # an odd width, rows that fill the tile
+        (2, 3, 5000, 0.1, 3, 4, 2048),  # a row larger than a tile
+        (1, 1, 130, 0.5, 4, 256, 2048),
+        half=torch.bfloat16,
+    ),
+)
+def test_norm(
+    place: Place,
+    texts: int,
+    length: int,
+    width: int,
+    rate: float,
+    site: int,
+    most: int,
+    tile: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(norms, "MOST_PROGRAMS", most)
+    monkeypatch.setattr(norms, "TILE", tile)
+    tokens, eps = texts * length, 0.01
+    branch, residual = place.numbers(tokens, width, seed=1), place.numbers(tokens, width, seed=2) + 0.5
+    gradient = place.numbers(tokens, width, seed=3)
+    gamma = place.numbers(width, seed=4, scale=0.3).float() + 1
+    beta = place.numbers(width, seed=5).float()
+    drop = drop_at(place.keys(texts), rate, site)
+
+    b, r, g, a, bias = leaf(branch), leaf(residual), leaf(gamma), leaf(beta), leaf(torch.zeros(width))
+    shown = b + bias
+    if drop.keys_B is not None:
+        shown = shown * mask_at(drop.keys_B, site, length, width, rate).view(tokens, width) / (1 - rate)
+    summed = r + shown
+    want = F.layer_norm(summed, (width,), g, a, eps)
+    want.backward(exact(gradient))
+
+    got, mean, rstd = norms.add_norm(branch, residual, gamma, beta, drop, length=length, eps=eps)
+    place.check(got, want, roundings=1)
+    place.check(branch, summed, roundings=1)
+    place.check(mean, summed.mean(1), roundings=0)
+    place.check(rstd, (summed.var(1, correction=0) + eps).rsqrt(), roundings=0)
+
+    sums = torch.full((norms.programs(tokens, width), 3, width), torch.nan, device=place.device)
+    assert len(sums) <= most
+    back = torch.full_like(branch, torch.nan)
+    norms.add_norm_backward(gradient, branch, mean, rstd, gamma, drop, back, sums, length=length)
+    # The kept sum, a few times its spread, and the output.
+    place.check(branch, r.grad, roundings=3)
+    place.check(back, b.grad, roundings=3)
+    for part, parameter in zip(sums.sum(0), (g, a, bias), strict=True):
+        place.check(part, parameter.grad, roundings=2)
+
+
+@pytest.mark.parametrize("width", [48, 33])
+@pytest.mark.parametrize(("rate", "site"), DROPS)
+def test_norm_drops_what_the_plain_path_drops(rate: float, site: int, width: int) -> None:
+    texts, length = len(KEYS), 17
+    drop = Drop(HERE.keys(texts), rate, site)
+    want = mask_at(drop.keys_B, site, length, width, rate).view(-1, width)
+    branch = torch.ones(texts * length, width, dtype=HERE.dtype, device=HERE.device)
+    residual, gamma = torch.zeros_like(branch), torch.ones(width, device=HERE.device)
+    _, mean, rstd = norms.add_norm(branch, residual, gamma, gamma, drop, length=length, eps=1e-3)
+    assert torch.equal((branch != 0).cpu(), want)
+    gradient = HERE.numbers(texts * length, width, seed=0)
+    back = torch.empty_like(branch)
+    sums = torch.empty(norms.programs(len(branch), width), 3, width, device=HERE.device)
+    norms.add_norm_backward(gradient, branch, mean, rstd, gamma, drop, back, sums, length=length)
+    assert torch.equal(((back != 0) | (branch == 0)).cpu(), want | (branch == 0).cpu())
+    assert int((back != 0).sum()) > 0.9 * int(want.sum())
+
+
+@pytest.mark.parametrize(
+    ("place", "tokens", "width", "most"),
+    everywhere((111, 80, 1), (37, 130, 128), (150, 48, 2), (1, 5, 128), half=torch.bfloat16),
+)
+def test_gelu(place: Place, tokens: int, width: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gelus, "MOST_ROWS", most)
+    inner, gradient = place.numbers(tokens, width, seed=1, scale=2.0), place.numbers(tokens, width, seed=2)
+    inner[0, :5] = torch.tensor([0.0, -9.0, 9.0, -5.0, 1e-3])
+    source = leaf(inner)
+    want = F.gelu(source)
+    want.backward(exact(gradient))
+    assert source.grad is not None
+    place.check(gelus.gelu(inner), want, roundings=1)
+    sums = torch.full((gelus.programs(tokens), width), torch.nan, device=place.device)
+    assert len(sums) <= most
+    gelus.gelu_backward(inner, gradient, sums)
+    place.check(gradient, source.grad, roundings=1)
+    place.check(sums.sum(0), source.grad.sum(0), roundings=0)
+
+
+def test_gelu_is_the_exact_one() -> None:
+    """A tanh in its place would be off by 5e-4."""
+    x = torch.linspace(-40, 40, 20_000, device=HERE.device).view(100, 200)
+    source = leaf(x)
+    want = F.gelu(source)
+    want.sum().backward()
+    assert source.grad is not None
+    assert float((exact(gelus.gelu(x)) - want.detach()).abs().max()) < 1e-6
+    gradient = torch.ones_like(x)
+    gelus.gelu_backward(x, gradient, torch.empty(gelus.programs(100), 200, device=HERE.device))
+    assert float((exact(gradient) - source.grad).abs().max()) < 1e-6

@@ -1,0 +1,182 @@
+"""Whole layers as one differentiable step: the plain layers' outputs and gradients, in float64."""
+
+from __future__ import annotations
+
+import weakref
+from copy import deepcopy
+
+import pytest
+import torch
+from kernel_truth import HERE, Place, everywhere, exact
+from torch import Tensor
+
+from electra.batches.sequences import Sequences, unpack
+from electra.kernels import gelu, norm
+from electra.model.encoder import Encoder, Shape
+
+
+def network(
+    place: Place, *, width: int, heads: int, ffn: int = 80, rate: float = 0.1, attention: float = 0.3
+) -> Encoder:
+    """Two layers with every weight random, norms in fp32 as in training."""
+    shape = Shape(layers=2, width=width, heads=heads, ffn=ffn, embedding=width)
+    made = Encoder(shape, dropout=rate, attention_dropout=attention).to(place.dtype)
+    for seed, (name, weight) in enumerate(made.named_parameters()):
+        weight.data = place.numbers(*weight.shape, seed=seed, scale=0.2).cpu()
+        if "norm" in name:
+            weight.data = weight.data.float() + ("weight" in name)
+    return made.to(place.device)
+
+
+def batch_of(place: Place, texts: int, length: int, *, seed: int = 0) -> Sequences:
+    """Texts of all lengths as the loader packs them: lengths and keys are columns between other numbers."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(0, length, (texts, length + 3), generator=generator, dtype=torch.int32)
+    rows[:, length] = torch.linspace(length, 1, texts).int()
+    rows[:, length + 2] = torch.randint(-(2**31), 2**31, (texts,), generator=generator).int()
+    batch = unpack(rows.to(place.device))
+    assert texts == 1 or not (batch.lengths_B.is_contiguous() or batch.keys_B.is_contiguous())
+    return batch
+
+
+def gradients(of: Encoder, x: Tensor, out: Tensor, incoming: Tensor) -> dict[str, Tensor]:
+    names = ["x", *(name for name, _ in of.named_parameters())]
+    return dict(zip(names, torch.autograd.grad(out, [x, *of.parameters()], incoming), strict=True))
+
+
+def to_cpu(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.cpu()
+
+
+@pytest.mark.parametrize(
+    ("place", "texts", "length", "width", "heads", "rate", "attention", "ragged", "most"),
+    everywhere(
+        (3, 33, 48, 3, 0.1, 0.3, True, 2),
+        (2, 24, 32, 2, 0.0, 0.2, True, 128),
+        (1, 17, 48, 3, 0.3, 0.0, False, 1),
+        (2, 41, 96, 3, 0.0, 0.0, True, 1),
+        (2, 16, 64, 1, 0.1, 0.1, False, 128),
+        half=torch.float16,
+    ),
+)
+def test_the_stack_is_the_plain_layers(
+    place: Place,
+    texts: int,
+    length: int,
+    width: int,
+    heads: int,
+    rate: float,
+    attention: float,
+    ragged: bool,
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(norm, "MOST_PROGRAMS", most)
+    monkeypatch.setattr(gelu, "MOST_ROWS", most)
+    encoder = network(place, width=width, heads=heads, rate=rate, attention=attention)
+    batch = batch_of(place, texts, length)
+    lengths = batch.lengths_B if ragged else None
+    keys = batch.keys_B if rate or attention else None
+    x = place.numbers(texts, length, width, seed=1).requires_grad_()
+    incoming = place.numbers(texts, length, width, seed=2)
+
+    plain = deepcopy(encoder).cpu().double()
+    source = exact(x).requires_grad_()
+    want = plain(source, to_cpu(lengths), to_cpu(keys))
+    wanted = gradients(plain, source, want, exact(incoming))
+
+    got = encoder._run_fused(x, lengths, keys)
+    assert got.dtype == place.dtype
+    # Two layers round some 16 times in a row, and some 24 there and back; the plain ones in bf16 are off by 9 and 11
+    # roundings, and by 1e-5 in fp32.
+    place.check(got, want, roundings=16, single=2e-5)
+    found = gradients(encoder, x, got, incoming)
+    weights = {"x": x, **dict(encoder.named_parameters())}
+    for name, gradient in found.items():
+        assert gradient.dtype == weights[name].dtype, name
+        place.check(gradient, wanted[name], roundings=24, single=2e-5)
+
+
+@pytest.mark.parametrize("column", ["lengths", "keys", "both"])
+def test_a_column_is_read_like_a_copy_of_it(column: str) -> None:
+    encoder, batch = network(HERE, width=32, heads=2), batch_of(HERE, 3, 20)
+    x = HERE.numbers(3, 20, 32, seed=1)
+    lengths, keys = batch.lengths_B.clone().contiguous(), batch.keys_B.clone().contiguous()
+    want = encoder._run_fused(x, lengths, keys)
+    got = encoder._run_fused(
+        x, lengths if column == "keys" else batch.lengths_B, keys if column == "lengths" else batch.keys_B
+    )
+    assert torch.equal(got, want)
+
+
+def test_inputs_that_are_a_part_of_something_wider() -> None:
+    encoder = network(HERE, width=32, heads=2)
+    wide = HERE.numbers(2, 20, 50, seed=1)
+    assert torch.equal(
+        encoder._run_fused(wide[..., 9:41], None, None), encoder._run_fused(wide[..., 9:41].contiguous(), None, None)
+    )
+    crossed = HERE.numbers(20, 2, 32, seed=2).transpose(0, 1)
+    assert torch.equal(encoder._run_fused(crossed, None, None), encoder._run_fused(crossed.contiguous(), None, None))
+
+
+def test_the_way_back_leaves_alone_what_others_hold_and_goes_once() -> None:
+    encoder, batch = network(HERE, width=32, heads=2), batch_of(HERE, 2, 20)
+    x = HERE.numbers(2, 20, 32, seed=1).requires_grad_()
+    incoming = HERE.numbers(2, 20, 32, seed=2)
+    out = encoder._run_fused(x, batch.lengths_B, batch.keys_B)
+    held = [out, x, incoming, batch.keys_B, *encoder.parameters()]
+    before = [tensor.detach().clone() for tensor in held]
+    out.backward(incoming, retain_graph=True)
+    assert all(torch.equal(one, other) for one, other in zip(held, before, strict=True))
+    with pytest.raises(RuntimeError, match="backwards once"):
+        out.backward(incoming)
+
+
+def test_layers_that_stay_put_get_no_gradient() -> None:
+    encoder, batch = network(HERE, width=32, heads=2), batch_of(HERE, 2, 20)
+    x, incoming = HERE.numbers(2, 20, 32, seed=1), HERE.numbers(2, 20, 32, seed=2)
+    encoder._run_fused(x, batch.lengths_B, batch.keys_B).backward(incoming)
+    want = {name: weight.grad for name, weight in encoder.named_parameters()}
+    encoder.zero_grad(set_to_none=True)
+    encoder.layers[0].requires_grad_(False)
+    encoder._run_fused(x, batch.lengths_B, batch.keys_B).backward(incoming)
+    for name, weight in encoder.named_parameters():
+        if name.startswith("layers.0."):
+            assert weight.grad is None
+        else:
+            assert weight.grad is not None and torch.equal(weight.grad, want[name])
+
+
+@pytest.mark.parametrize("learning", [True, False])
+def test_without_gradients_nothing_is_kept(learning: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first layer's inner states are gone when the second one's are made, unless the way back needs them."""
+    encoder, x = network(HERE, width=32, heads=2), HERE.numbers(2, 20, 32, seed=1)
+    made: list[weakref.ref[Tensor]] = []
+    alive: list[int] = []
+    plain = gelu.gelu
+
+    def watched(inner: Tensor) -> Tensor:
+        alive.append(sum(one() is not None for one in made))
+        made.append(weakref.ref(inner))
+        return plain(inner)
+
+    monkeypatch.setattr(gelu, "gelu", watched)
+    with torch.set_grad_enabled(learning):
+        out = encoder._run_fused(x, None, None)
+    assert alive == [0, 1 if learning else 0]
+    assert out.requires_grad == learning
+    HERE.check(out, exact(encoder.cpu().double()(exact(x), None, None)), roundings=16, single=2e-5)
+    del out
+    assert not any(one() is not None for one in made)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(
+    ("length", "width", "fused"), [(15, 64, False), (16, 64, True), (128, 64, True), (129, 64, False), (20, 48, False)]
+)
+def test_an_encoder_takes_the_fused_way_where_it_fits(length: int, width: int, fused: bool) -> None:
+    encoder, x = network(HERE, width=width, heads=1), HERE.numbers(2, length, width, seed=1)
+    out = encoder(x, None, None)
+    assert ("Stack" in type(out.grad_fn).__name__) == fused
+    HERE.check(out, exact(encoder.cpu().double()(exact(x), None, None)), roundings=16)

@@ -1,0 +1,118 @@
+"""Loss and sample over the vocabulary in one reading: float64's loss and gradient, the plain path's samples."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from kernel_truth import HERE, Place, everywhere, exact, leaf, off
+from scipy.stats import chisquare
+from tiny import signed, unmix
+from torch import Tensor
+
+from electra.kernels import vocabulary
+from electra.kernels.vocabulary import BLOCK, loss_and_sample
+from electra.objective.corrupt import NEVER, sample
+
+
+def keys_of(count: int, *, seed: int = 0) -> Tensor:
+    words = torch.randint(-(2**31), 2**31, (count,), generator=torch.Generator().manual_seed(seed))
+    return words.to(torch.int32).to(HERE.device)
+
+
+def gold_of(rows: int, size: int) -> Tensor:
+    """Entries from the first to the last one."""
+    return torch.linspace(0, size - 1, rows).round().long().to(HERE.device)
+
+
+@pytest.mark.parametrize(
+    ("place", "rows", "blocks", "step"),
+    everywhere((5, 3, 2), (3, 1, 32), (4, 2, 32), (6, 5, 4), (3, 7, 2), (2, 33, 8), half=torch.bfloat16),
+)
+def test_losses_and_gradients(place: Place, rows: int, blocks: int, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """33 blocks are more than one program of the way back holds, and leave whole steps without entries."""
+    monkeypatch.setattr(vocabulary, "STEP", step)
+    size = blocks * BLOCK
+    logits = place.numbers(rows, size, seed=blocks, scale=3.0)
+    logits[:, -40:-1] = NEVER  # what fills up the last block
+    logits[0] += 50
+    gold, weights = gold_of(rows, size), torch.linspace(-1, 2, rows).to(place.device)
+    source = leaf(logits)
+    want = F.cross_entropy(source, gold.cpu(), reduction="none")
+    want.backward(exact(weights))
+    assert source.grad is not None
+    logits.requires_grad_()
+    loss, sampled = loss_and_sample(logits, gold, keys_of(rows))
+    assert loss.dtype == torch.float32 and sampled.dtype == torch.long and not sampled.requires_grad
+    place.check(loss, want.detach(), roundings=0)
+    loss.backward(weights)
+    assert logits.grad is not None and logits.grad.dtype == place.dtype
+    place.check(logits.grad, source.grad, roundings=1)
+
+
+def test_one_gradient_for_all_and_none_of_the_samples() -> None:
+    """A sum's gradient has one number and a stride of zero."""
+    logits = HERE.numbers(4, 2 * BLOCK, seed=1)
+    gold = gold_of(4, 2 * BLOCK)
+    source = leaf(logits)
+    F.cross_entropy(source, gold.cpu(), reduction="sum").backward()
+    logits.requires_grad_()
+    loss_and_sample(logits, gold, keys_of(4))[0].sum().backward()
+    assert logits.grad is not None and source.grad is not None
+    HERE.check(logits.grad, source.grad, roundings=1)
+    with torch.no_grad():
+        loss, _ = loss_and_sample(logits, gold, keys_of(4))
+    assert not loss.requires_grad
+
+
+def test_columns_and_transposes_are_read_like_copies_of_them() -> None:
+    rows, size = 5, 2 * BLOCK
+    logits = HERE.numbers(size, rows, seed=1).t()
+    table = torch.randint(0, size, (rows, 4), generator=torch.Generator().manual_seed(1)).to(HERE.device)
+    gold = table[:, 1]
+    keys = keys_of(rows * 3).view(rows, 3)[:, 1]
+    assert not (logits.is_contiguous() or gold.is_contiguous() or keys.is_contiguous())
+    loss, sampled = loss_and_sample(logits, gold, keys)
+    same_loss, same = loss_and_sample(logits.contiguous(), gold.contiguous(), keys.contiguous())
+    assert torch.equal(loss, same_loss) and torch.equal(sampled, same)
+    assert off(loss, F.cross_entropy(exact(logits), gold.cpu(), reduction="none")) < 5e-6
+    assert torch.equal(sampled, plain_samples(logits, keys))
+
+
+def plain_samples(logits_MV: Tensor, keys_M: Tensor) -> Tensor:
+    return sample(logits_MV.float().log_softmax(1), keys_M)
+
+
+@pytest.mark.parametrize(("blocks", "spread"), [(1, 1.0), (3, 0.0), (7, 4.0)])
+def test_samples_are_the_plain_ones(blocks: int, spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in a million draws could fall between two roundings of the same border, none of these."""
+    monkeypatch.setattr(vocabulary, "STEP", 2)
+    logits, keys = HERE.numbers(36, blocks * BLOCK, seed=blocks, scale=spread), keys_of(36, seed=blocks)
+    _, sampled = loss_and_sample(logits, gold_of(36, blocks * BLOCK), keys)
+    assert torch.equal(sampled, plain_samples(logits, keys))
+
+
+@pytest.mark.parametrize("word", [0, 1, 2**32 - 1, 2**32 - 512])
+def test_the_lowest_and_highest_draws_stay_inside(word: int) -> None:
+    """A key whose first draw is next to 0 or 1: the first or the last block, never one without weight."""
+    key = torch.tensor([signed(unmix(word))], dtype=torch.int32, device=HERE.device)
+    vocab, size = 200, 3 * BLOCK  # the last block is empty
+    for logits_V in (torch.zeros(vocab), torch.linspace(0, -80, vocab), torch.linspace(-80, 0, vocab)):
+        logits = F.pad(logits_V, (0, size - vocab), value=NEVER)[None].to(HERE.dtype).to(HERE.device)
+        drawn = int(loss_and_sample(logits, gold_of(1, size), key)[1])
+        assert 0 <= drawn < vocab and logits_V.softmax(0)[drawn] > 0
+        assert drawn == int(plain_samples(logits, key))
+
+
+def test_samples_follow_the_softmax() -> None:
+    """Eight tokens over three blocks, and nothing else."""
+    draws, size = 160, 3 * BLOCK
+    tokens = torch.tensor([0, 1, 64, 127, 128, 200, 300, 383])
+    logits_V = torch.full((size,), NEVER)
+    logits_V[tokens] = torch.tensor([0.0, 0.7, -0.5, 0.2, 0.5, -0.3, 0.9, 0.1])
+    logits_MV = logits_V.to(HERE.dtype).to(HERE.device).expand(draws, -1)
+    _, sampled = loss_and_sample(logits_MV, gold_of(draws, size), keys_of(draws, seed=5))
+    counts = torch.bincount(sampled.cpu(), minlength=size)[tokens]
+    assert counts.sum() == draws
+    expected = exact(logits_MV[0]).softmax(0)[tokens] * draws
+    assert chisquare(counts.numpy(), expected.numpy()).pvalue > 1e-3
