@@ -72,7 +72,7 @@ def measure(job: Job) -> Figures:
     rows = random_rows(config, job.batch).to(device)
     build, precision = _builder(job.kind, config, rows)
     start_s, step = _started(build, device)
-    times = _timed(step, device, steps=job.steps)
+    times = timed(step, device, steps=job.steps)
     seconds, tokens = statistics.median(times), job.batch * job.length
     peak = hardware.peak_flops(device, precision)
     roofline = peak / stage_flops_per_token(config)[-1] if peak else None
@@ -112,7 +112,7 @@ def _started(build: Callable[[], Step], device: torch.device) -> tuple[float, St
     return time.perf_counter() - began, step
 
 
-def _timed(step: Step, device: torch.device, *, steps: int) -> list[float]:
+def timed(step: Step, device: torch.device, *, steps: int) -> list[float]:
     """Seconds a step in each stretch. Nothing waits for the device within one, as nothing does in a run."""
     began, done = time.perf_counter(), 1
     while done < WARM_UP or (device.type == "cuda" and time.perf_counter() - began < WARM_UP_S):
