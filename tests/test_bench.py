@@ -19,7 +19,7 @@ from electra import hardware
 from electra.batches.sequences import unpack
 from electra.bench.measure import WARM_UP, Figures, measure, reason, timed
 from electra.bench.ours import our_step, random_rows
-from electra.bench.plan import Job, choices, plan, sizes
+from electra.bench.plan import Job, choices, gpu_kinds, plan, sizes
 from electra.bench.plot import NO_ROOFLINE, ROOFLINE, draw
 from electra.bench.run import Row, run_job
 from electra.bench.table import as_json, as_text, heading, ratios
@@ -284,6 +284,16 @@ def test_plans_cover_the_grid() -> None:
     (default,) = plan(None, overrides=("preset=tiny", "train.device=cpu"), peers=[])
     assert (default.preset, *default.shape, default.steps) == ("tiny", 32, 64, 30) and default.config.preset == "tiny"
     assert sizes("32, 64,32", "--batch") == [32, 64] and choices("none", "--peer", ["eager", "none"]) == []
+
+
+def test_kinds_of_step_on_a_gpu() -> None:
+    assert gpu_kinds([], plain=False, triton=True) == ["ours fused"]
+    assert gpu_kinds([], plain=True, triton=True) == gpu_kinds([], plain=False, triton=False) == ["ours plain"]
+    assert gpu_kinds(["plain", "fused"], plain=False, triton=True) == ["ours plain", "ours fused"]
+    with pytest.raises(ConfigError, match="need triton"):
+        gpu_kinds(["fused"], plain=False, triton=False)
+    with pytest.raises(ConfigError, match="train.kernels=plain"):
+        gpu_kinds(["fused"], plain=True, triton=True)
 
 
 @pytest.mark.gpu

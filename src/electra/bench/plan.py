@@ -61,7 +61,7 @@ def plan(
     What is not given is as in the preset. `ours` names what to do with the fused kernels of a GPU: fused, plain.
     """
     given = [*overrides, *([f"train.device={device}"] if device else [])]
-    parse_overrides(given)  # a key given twice is named before the shapes add theirs
+    plain = parse_overrides(given).get("train.kernels") == "plain"
     kinds: list[str] | None = None
     jobs = []
     for length in lengths or (None,):
@@ -69,7 +69,7 @@ def plan(
             shape = [f"data.length={length}"] if length else []
             shape += [f"train.batch_size={batch}"] if batch else []
             config = load(preset, overrides=[*given, *shape])
-            kinds = kinds or [*_our_kinds(config, ours), *(PEERS[name] for name in peers)]
+            kinds = kinds or [*_our_kinds(config, ours, plain=plain), *(PEERS[name] for name in peers)]
             if peers:
                 _require_twin(config)
             jobs += [
@@ -108,15 +108,21 @@ def choices(text: str, option: str, known: Sequence[str]) -> list[str]:
     return names
 
 
-def _our_kinds(config: Config, asked: Sequence[str]) -> list[str]:
-    if hardware.device(config.train.device).type == "cpu":
-        if asked:
-            raise ConfigError("--ours", "a CPU has one kind of step: the fused kernels are a GPU's", fix="leave it out")
-        return [OURS]
-    there = find_spec("triton") is not None
-    if "fused" in asked and not there:
+def _our_kinds(config: Config, asked: Sequence[str], *, plain: bool) -> list[str]:
+    if hardware.device(config.train.device).type == "cuda":
+        return gpu_kinds(asked, plain=plain, triton=find_spec("triton") is not None)
+    if asked:
+        raise ConfigError("--ours", "a CPU has one kind of step: the fused kernels are a GPU's", fix="leave it out")
+    return [OURS]
+
+
+def gpu_kinds(asked: Sequence[str], *, plain: bool, triton: bool) -> list[str]:
+    """Our kinds of step on a GPU: those asked for, or fused where the settings and the machine allow it."""
+    if "fused" in asked and not triton:
         raise ConfigError("--ours", "the fused kernels need triton", fix="pip install triton, or --ours plain")
-    return [ON_GPU[name] for name in asked] or [FUSED if there else PLAIN]
+    if "fused" in asked and plain:
+        raise ConfigError("--ours", "train.kernels=plain leaves the fused kernels out", fix="say one of them")
+    return [ON_GPU[name] for name in asked] or [FUSED if triton and not plain else PLAIN]
 
 
 def _require_twin(config: Config) -> None:

@@ -30,7 +30,7 @@ COMMANDS = {
     "reproduce": ("electra.cli.reproduce", "An experiment of the paper, its numbers beside yours."),
     "config": ("electra.cli.config", "Show or compare configurations; list every option."),
     "flops": ("electra.cli.flops", "Parameters and FLOPs of a configuration."),
-    "bench": ("electra.cli.bench", "How fast training is here, beside the same step with transformers."),
+    "bench": ("electra.cli.bench", "How fast training is here, transformers beside it."),
     "doctor": ("electra.cli.doctor", "What this machine and this installation can do."),
 }
 """Name to module and one-line help. A module's `command` is what runs."""
