@@ -236,6 +236,17 @@ def test_tokens_are_counted(data: Path, chunk: int, monkeypatch: pytest.MonkeyPa
         prepared.train.counts(20)
 
 
+@pytest.mark.parametrize("most", [1, 300, 2000, 1 << 24])
+def test_a_part_of_the_tokens_is_counted(data: Path, most: int) -> None:
+    """About as many as asked for, from the whole of the text; all of them where there are not more."""
+    prepared = open_data(data)
+    whole, part = prepared.train.counts(prepared.vocab_size), prepared.train.counts(prepared.vocab_size, most=most)
+    assert (part <= whole).all() and part.sum() <= most + len(prepared.train._names) * dataset.SPREAD
+    assert part.sum() >= min(most, prepared.train.n_tokens) // 2
+    if most >= prepared.train.n_tokens:
+        assert np.array_equal(part, whole)
+
+
 @pytest.mark.parametrize("kind", ["unigram", "uniform", "two-tower"])
 def test_every_generator_trains_and_resumes(kind: str, data: Path, tmp_path: Path) -> None:
     config = small_config(f"generator.kind={kind}", "train.steps=6", "optim.warmup_steps=1", "evaluate.every=3")

@@ -18,7 +18,7 @@ from electra.model import layers
 from electra.model.dropout import dropout, keep_mask
 from electra.model.electra import Electra, build_model
 from electra.model.encoder import Encoder, generator_shape
-from electra.model.heads import DetectionHead
+from electra.model.heads import DetectionHead, MaskedHead
 from electra.model.layers import Attention, Norm, attend
 from electra.objective.table import build_objective
 
@@ -63,6 +63,22 @@ def test_the_head_can_start_at_the_base_rate() -> None:
         assert means["rtd_loss"] == pytest.approx(expected, abs=0.06)
         rate = float(torch.sigmoid(model.discriminator_head.score.bias.detach()))
         assert rate == pytest.approx(0.15 if start else 0.5)
+
+
+@pytest.mark.parametrize("name", ["rtd", "mlm", "replace-mlm", "all-tokens-mlm"])
+def test_heads_can_start_at_the_corpus_frequencies(name: str) -> None:
+    """Every head over the vocabulary: a token's first chance is its share of the text, a stranger's half a sighting."""
+    config = tiny_config(objective=ObjectiveConfig(name=name, unigram_start=True))  # type: ignore[arg-type]
+    counts = torch.arange(config.model.vocab_size) % 7 * 30
+    model = build_model(config, lambda: counts)
+    heads = [module for module in model.modules() if isinstance(module, MaskedHead)]
+    assert len(heads) == (1 if name in ("rtd", "mlm") else 2)
+    expected = (counts + 0.5) / float((counts + 0.5).sum())
+    for head in heads:
+        torch.testing.assert_close(head.bias.detach().softmax(0), expected)
+    assert all(not head.bias.any() for head in build_model(config).modules() if isinstance(head, MaskedHead))
+    even = build_model(tiny_config(objective=ObjectiveConfig(name=name)), lambda: counts)  # type: ignore[arg-type]
+    assert all(not head.bias.any() for head in even.modules() if isinstance(head, MaskedHead))
 
 
 def test_a_seed_is_a_network() -> None:

@@ -174,7 +174,9 @@ def test_the_contrastive_loss_by_hand(kind: str) -> None:
                 z, y = float(scores[row, place]), bool(seen[row, place] != batch.ids_BL[row, place])
                 rtd += math.log1p(math.exp(z)) - z * y
         tokens, used = int(batch.lengths_B.sum()), slots.used_BS.flatten()
-        nll = -proposal.logp_MV.gather(1, proposal.gold_M[:, None])[:, 0][used]
+        # Frequencies come as log-probabilities already; a token never seen counts half, so they add up to above 1.
+        logp = proposal.logp_MV if kind == "transformer" else proposal.logits_MV
+        nll = -logp.gather(1, proposal.gold_M[:, None])[:, 0][used]
         mlm = float(nll.sum())
     assert sums["sentence_sum"] == pytest.approx(sentence, rel=1e-4)
     assert sums["sentence_right"] == sum((z > 0) == y for z, y in zip(logits, labels, strict=True))

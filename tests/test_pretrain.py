@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import corpora
+import numpy as np
 import pytest
 import tiny_runs
 from click.testing import CliRunner
@@ -30,6 +31,7 @@ from electra.config.schema import Config
 from electra.errors import CheckpointError, ConfigError, DataError, Diverged, Resumable
 from electra.fsio import read_json
 from electra.pretrain import pretrain
+from electra.shards.dataset import open_data
 from electra.train.interrupt import SIGNALS, stop_on_signals
 
 
@@ -398,6 +400,23 @@ def test_masked_language_modelling_runs_and_resumes(tmp_path: Path, data: Path) 
     seen = [line for line in diary(once) if line["kind"] == "eval"]
     assert all(set(line) == {"kind", "step", "tokens", "eval/mlm_loss", "eval/mlm_accuracy"} for line in seen)
     assert seen[-1]["eval/mlm_loss"] < seen[0]["eval/mlm_loss"]
+
+
+def test_a_run_can_start_at_the_words_frequencies(tmp_path: Path, data: Path) -> None:
+    """Its first loss is the entropy of the held-out words under the training text's frequencies, but for the noise of
+    fresh weights, and resuming is exact."""
+    config = small_config("objective.unigram_start=true")
+    whole = pretrain(config, data=data, out=tmp_path / "whole")
+    prepared = open_data(data)
+    chances = prepared.train.counts(prepared.vocab_size) + 0.5
+    tokens = prepared.held_out.slice(0, prepared.held_out.n_tokens)
+    expected = -np.log(chances / chances.sum())[tokens].mean()
+    first = next(line for line in diary(whole) if line["kind"] == "eval")["eval/mlm_loss"]
+    assert first == pytest.approx(expected, rel=0.1) and first < 0.9 * math.log(prepared.vocab_size)
+    out = tmp_path / "run"
+    stop_at(3, config, data=data, out=out)
+    pretrain(config, data=data, out=out)
+    assert weights(out) == weights(whole)
 
 
 def test_the_packed_layout_runs_and_resumes(tmp_path: Path, data: Path) -> None:

@@ -22,7 +22,7 @@ from electra.checkpoint.folder import held, open_run, storage
 from electra.config.schema import Config
 from electra.config.validate import validate
 from electra.errors import CheckpointError
-from electra.model.electra import build_model
+from electra.model.electra import build_model, use_plain_operations
 from electra.progress import Bar, progress, say
 from electra.shards.dataset import Prepared, open_data
 from electra.train.evaluate import evaluate, readable
@@ -38,6 +38,7 @@ from electra.train.telemetry import Diary, evaluation_line, sample_line, status
 
 Tensors = dict[str, dict[str, Tensor]]
 HELD_OUT_SEED = 20200323  # the same held-out sequences and masks for every run, whatever its seed
+START_COUNTS = 1 << 24  # tokens whose frequencies heads start from: a start need not be exact
 
 
 def pretrain(config: Config, *, data: Path, out: Path) -> Path:
@@ -73,11 +74,13 @@ class _Run:
         tokenizer = prepared.tokenizer()
         self.token_names = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
         specials = Specials(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
-        self.model = build_model(config)
+        self.model = build_model(config, lambda: _counts(prepared, most=START_COUNTS))
+        if config.train.kernels == "plain":
+            use_plain_operations(self.model)
         self.stages = plan_stages(
             config,
             specials,
-            counts=lambda: torch.from_numpy(prepared.train.counts(prepared.vocab_size)),
+            counts=lambda: _counts(prepared),
             device=device,
         )
         self.compute = hardware.compute_dtype(config.train.precision, device)
@@ -247,3 +250,8 @@ def _fit_vocabulary(config: Config, prepared: Prepared) -> Config:
         config = replace(config, model=replace(config.model, vocab_size=prepared.vocab_size))
     validate(config)
     return config
+
+
+def _counts(prepared: Prepared, *, most: int | None = None) -> Tensor:
+    """How often each token occurs in the training text, or in about `most` tokens of it."""
+    return torch.from_numpy(prepared.train.counts(prepared.vocab_size, most=most))

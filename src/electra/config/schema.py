@@ -59,6 +59,9 @@ class ObjectiveConfig:
     """Weight of the replaced token detection loss (rtd, rtd-15, electric); losses over words weigh 1 beside MLM."""
     base_rate_start: bool = False
     """Start the discriminator's output at the share of replaced tokens instead of at one half (rtd and electric)."""
+    unigram_start: bool = False
+    """Start heads that predict tokens at the corpus's token frequencies instead of at equal chances: the first samples
+    are then worth detecting, and the discriminator learns from context sooner."""
     contrastive_weight: float = 0.0
     """Weight of telling from [CLS] whether a sequence was corrupted at all; above 0, some are left alone (rtd only)."""
     contrastive_share: float = 0.2
@@ -70,7 +73,8 @@ class MaskingConfig:
     rate: float = 0.15
     """Share of a sequence's tokens chosen for prediction."""
     policy: Literal["without_replacement", "official"] = "without_replacement"
-    """`official` draws positions with replacement, as the released code does."""
+    """`official` draws positions with replacement, as the released code does: two samples for one position leave an
+    arbitrary token there, which helps the discriminator to get going."""
     masked_share: float = 0.85
     """Share of the chosen positions shown as [MASK]; the rest show the original token (rtd only; mlm uses 80/10/10)."""
     rare: float = 0.0
@@ -132,6 +136,8 @@ class TrainConfig:
     """Where to train."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the step and capture it in one CUDA graph; auto: on a GPU."""
+    kernels: Literal["auto", "plain"] = "auto"
+    """`auto`: fused kernels where there is a GPU and they fit. `plain`: the same, operation by operation."""
     deterministic: bool = False
     """Bitwise reproducible on a GPU too, at some cost in speed."""
     log_every: int = 100

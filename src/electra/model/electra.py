@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -83,19 +84,30 @@ class Bert(nn.Module):
         self.head = MaskedHead(shape.width, shape.embedding, config.model.vocab_size)
 
 
-def build_model(config: Config) -> Electra | Bert:
-    """A freshly initialised network for the configured objective, the same for the same seed."""
+def build_model(config: Config, counts: Callable[[], Tensor] | None = None) -> Electra | Bert:
+    """A freshly initialised network for the configured objective, the same for the same seed.
+
+    `counts` gives how often each token occurs: for `objective.unigram_start`, which is left out without them.
+    """
     model = Bert(config) if config.objective.name == "mlm" else Electra(config)
     initialise(model, std=config.model.init_std, seed=config.seed)
     if isinstance(model, Electra) and model.shares_token_table:
         nn.init.zeros_(model.embeddings.token.weight)  # a difference from the generator's table, none at first
+    logp_V = torch.full((config.model.vocab_size,), -math.log(config.model.vocab_size))
+    if config.objective.unigram_start and counts is not None:
+        smoothed_V = counts().double() + 0.5
+        logp_V = (smoothed_V / smoothed_V.sum()).log().float()
+        with torch.no_grad():
+            for module in model.modules():
+                if isinstance(module, MaskedHead):
+                    module.bias.copy_(logp_V)
     if isinstance(model, Electra) and config.objective.base_rate_start:
         # Learning the base rate through the layers pushes all tokens the same way, until they look alike to the head.
         rate = config.masking.rate
         if isinstance(model.discriminator_head, DetectionHead):
             start = math.log(rate / (1 - rate))
-            if config.objective.name == "electric":  # which adds these odds itself, and log q, uniform as yet
-                start = math.log(config.model.vocab_size)
+            if config.objective.name == "electric":  # which adds these odds itself, and log q
+                start = -float((logp_V.exp() * logp_V).sum())
             nn.init.constant_(model.discriminator_head.score.bias, start)
     return model
 

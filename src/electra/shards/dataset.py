@@ -23,6 +23,7 @@ from electra.shards.format import (
 from electra.tokenizer.codec import Tokenizer
 
 COUNTED = 1 << 22  # tokens that are counted at once, so that a large corpus needs little memory
+SPREAD = 256  # pieces, at least, that a part of the text is counted in
 
 
 class Split:
@@ -61,12 +62,14 @@ class Split:
         """A name for each document's text, the same wherever it stands."""
         return np.concatenate([np.empty(0, np.uint64), *(part["id"] for part in self._documents)]).astype(np.uint64)
 
-    def counts(self, vocab_size: int) -> NDArray[np.int64]:
-        """How often each token of the vocabulary occurs."""
+    def counts(self, vocab_size: int, *, most: int | None = None) -> NDArray[np.int64]:
+        """How often each token of the vocabulary occurs; with `most`, in about so many tokens from all over."""
+        size = COUNTED if most is None else max(1, min(COUNTED, most // SPREAD))
+        stride = size if most is None else max(size, -(-self.n_tokens * size // most))
         result = np.zeros(vocab_size, np.int64)
         for name, tokens in zip(self._names, self._tokens, strict=True):
-            for start in range(0, len(tokens), COUNTED):
-                found = np.bincount(tokens[start : start + COUNTED], minlength=vocab_size)
+            for start in range(0, len(tokens), stride):
+                found = np.bincount(tokens[start : start + size], minlength=vocab_size)
                 if len(found) > vocab_size:
                     reason = f"holds token {len(found) - 1} of a vocabulary of {vocab_size}"
                     raise DataError(f"{name}.tokens", reason, fix="prepare the data again")

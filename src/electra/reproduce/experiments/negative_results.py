@@ -15,8 +15,8 @@ EXPERIMENT = Experiment(
         Variant(
             name="rare-masking",
             title="rare tokens masked more",
-            overrides=("masking.rare=0.5",),
-            note="the paper does not say how strongly; here by frequency to the power of -0.5",
+            overrides=("masking.rare=0.5", "masking.policy=without_replacement"),
+            note="the paper does not say how strongly; here by frequency to the power of -0.5, each position once",
         ),
         Variant(
             name="temperature",
