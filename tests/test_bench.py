@@ -173,7 +173,9 @@ def test_a_table_of_a_gpu_and_of_failures() -> None:
     assert "failed" in lines[6] and "transformers compiled, 32 x 128 failed: out of memory" in lines
     entry = as_json(rows, H200)["measurements"][2]
     assert entry == {"step": "transformers compiled", "batch": 32, "length": 128, "error": "out of memory"}
-    assert heading(H200 | {"device": "cpu", "cpu": "X", "cores": 2, "threads": 1})[1].startswith("X, 2 cores, 1 thread")
+    assert heading(H200 | {"device": "cpu", "cpu": "X", "cores": 2, "threads": 1})[1].startswith(
+        "X, 2 cores, 1 thread, torch"
+    )
 
 
 def test_a_failing_measurement_is_a_row(tmp_path: Path) -> None:

@@ -302,6 +302,12 @@ def test_promise_12_non_finite_steps_change_nothing_and_stop_the_run(tmp_path: P
     assert broken["step"] == 5 and broken["eval/rtd_loss"] is None and broken["eval/rtd_auc"] is None
     saved = [(path / file).read_bytes() for file in store.FILES - {"state.json"} for path in sorted_steps(out)]
     assert len(sorted_steps(out)) == 5 and len(set(saved)) == 2, "not one byte moved after the first step"
+    (dumped,) = sorted_steps(out / "diverged")
+    store.verify(dumped)
+    state = read_json(dumped / "state.json")
+    assert store.step_of(dumped) == state["step"] == 6 and set(state["cursor"]) == {"epoch", "offset"}
+    assert {(dumped / name).read_bytes() for name in store.FILES - {"state.json"}} <= set(saved)
+    assert store.step_of(store.latest(out)) == 5, "a run goes on from before"
 
 
 def sorted_steps(run: Path) -> list[Path]:

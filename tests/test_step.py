@@ -174,6 +174,7 @@ def test_defect_a_time_budget_stops_at_the_step_limit() -> None:
             save=lambda position: saved.append(position.step),
             record=lambda position, line: lines.append((position.step, line)),
             evaluate=lambda position: evaluated.append(position.step),
+            dump=lambda position: pytest.fail("nothing diverged"),
             stop=Stop(),
         )
     finally:

@@ -38,6 +38,7 @@ from electra.train.telemetry import Diary, evaluation_line, sample_line, status
 
 Tensors = dict[str, dict[str, Tensor]]
 HELD_OUT_SEED = 20200323  # the same held-out sequences and masks for every run, whatever its seed
+DIVERGED = "diverged"  # the folder for the state of a run beyond help
 START_COUNTS = 1 << 24  # tokens whose frequencies heads start from: a start need not be exact
 
 
@@ -157,6 +158,7 @@ class _Run:
                 save=self._by_leader(self._save),
                 record=self._by_leader(self._record),
                 evaluate=self._by_leader(self._evaluate),
+                dump=self._by_leader(self._dump),
                 stop=stop,
                 first=self.stage.start,
             )
@@ -216,6 +218,12 @@ class _Run:
             state=asdict(position),
             keep=self.config.checkpoint.keep,
         )
+
+    def _dump(self, position: Position) -> None:
+        """Keep what a diverged run came to, for looking at: it stands aside of what a run goes on from."""
+        aside = self.out / DIVERGED
+        store.save(aside, step=position.step, tensors=self.weights.tensors(), state=asdict(position), keep=1)
+        say(f"{aside}: the weights, averages and place in the data at step {position.step}")
 
     def _record(self, position: Position, line: Line) -> None:
         assert self.diary is not None and self.bar is not None

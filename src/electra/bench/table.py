@@ -49,7 +49,8 @@ def machine(facts: dict[str, Any]) -> str:
     if facts["device"].startswith("cuda"):
         name: str = facts["gpus"][int(facts["device"].partition(":")[2] or 0)]["name"]
         return name
-    return f"{facts['cpu']}, {facts['cores']} cores, {facts['threads']} threads"
+    counts = [f"{facts[name]} {name if facts[name] > 1 else name[:-1]}" for name in ("cores", "threads")]
+    return ", ".join([facts["cpu"], *counts])
 
 
 def _versions(facts: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from electra.batches.loader import Batch
 from electra.batches.order import Cursor
 from electra.config.schema import Config
+from electra.errors import Diverged
 from electra.train.guard import Guard
 from electra.train.interrupt import Stop
 from electra.train.meter import Line, Meter
@@ -38,12 +39,14 @@ def train(
     save: Callable[[Position], None],
     record: Callable[[Position, Line], None],
     evaluate: Callable[[Position], None],
+    dump: Callable[[Position], None],
     stop: Stop,
     first: int = 0,
 ) -> Position:
     """Train to the end of the budget or to a stop; the position reached, evaluated and saved.
 
-    The learning rate's schedule begins at step `first`, where the run as a whole may have begun before.
+    The learning rate's schedule begins at step `first`, where the run as a whole may have begun before. A run beyond
+    help is handed to `dump` before it ends with `Diverged`.
     """
     pace = Pace(config.train, elapsed_s=position.elapsed_s)
     guard = Guard(config.guard, may_rise=config.train.algorithm == "adversarial")
@@ -73,7 +76,11 @@ def train(
             line, tokens = meter.read(lr=lr)
             position = replace(position, tokens=position.tokens + tokens, elapsed_s=pace.elapsed_s)
             record(position, line)
-            guard.check(step=position.step, line=line)
+            try:
+                guard.check(step=position.step, line=line)
+            except Diverged:
+                dump(position)
+                raise
         if evaluates:
             evaluate(position)
         if saves:
