@@ -134,10 +134,12 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     tl.store(row + 2 * width, tl.sum(tl.where(inside_C0, dv0, 0.0), 0) + tl.sum(tl.where(inside_C1, dv1, 0.0), 0))
 
 
-def attend(qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int) -> Tensor:
-    """(T, N·H) softmax attention of every head, dropout included."""
+def attend(
+    qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int, out: Tensor | None = None
+) -> Tensor:
+    """(T, N·H) softmax attention of every head, dropout included; written to `out` where it is given."""
     tokens, width = qkv_TW.shape[0], qkv_TW.shape[1] // 3
-    out_TD = torch.empty(tokens, width, dtype=qkv_TW.dtype, device=qkv_TW.device)
+    out_TD = torch.empty(tokens, width, dtype=qkv_TW.dtype, device=qkv_TW.device) if out is None else out
     arguments, constants = _arguments(qkv_TW, lengths_B, drop, length=length, heads=heads)
     _attention_forward[(tokens // length * heads,)](qkv_TW, out_TD, *arguments, **constants, num_warps=WARPS)
     return out_TD

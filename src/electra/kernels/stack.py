@@ -9,7 +9,6 @@ Shapes: B texts, L length, T = B·L tokens, D width, W = 3·D, F inner width, K 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -17,38 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from electra.kernels import gelu as gelus
+from electra.kernels import narrow
 from electra.kernels import norm as norms
 from electra.kernels.attention import attend, attend_backward
-from electra.kernels.hashing import drop_at
-
-
-class Block(NamedTuple):
-    """The weights of one layer, in the order in which the stack takes them."""
-
-    qkv: Tensor
-    qkv_bias: Tensor
-    out: Tensor
-    out_bias: Tensor
-    gamma1: Tensor
-    beta1: Tensor
-    up: Tensor
-    up_bias: Tensor
-    down: Tensor
-    down_bias: Tensor
-    gamma2: Tensor
-    beta2: Tensor
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """What the stack is told beside tensors."""
-
-    heads: int
-    rate: float
-    attention_rate: float
-    eps: float
-    sites: int
-    """Places of dropout a layer: attention, its output, the feed-forward output."""
+from electra.kernels.layers import Plan, blocks_of, drops_at
+from electra.kernels.narrow_stack import NarrowStack
 
 
 class _Kept(NamedTuple):
@@ -77,7 +49,8 @@ def run_stack(
     lengths_B = None if lengths_B is None else lengths_B.contiguous()
     keys_B = None if keys_B is None else keys_B.contiguous()
     keeps = torch.is_grad_enabled()  # which `forward` cannot ask: there it is always off
-    y_BLD: Tensor = _Stack.apply(  # type: ignore[no-untyped-call]
+    stack = NarrowStack if narrow.fits(x_BLD.shape[2], len(blocks_of(weights)[0].up)) else _Stack
+    y_BLD: Tensor = stack.apply(  # type: ignore[no-untyped-call]
         x_BLD.contiguous(), lengths_B, keys_B, plan, keeps, *weights
     )
     return y_BLD
@@ -98,8 +71,8 @@ class _Stack(torch.autograd.Function):
         length = x_BLD.shape[1]
         needed = keeps and any(ctx.needs_input_grad)
         kept: list[_Kept] = []
-        for number, block in enumerate(_blocks(weights)):
-            drops = _drops(keys_B, plan, number)
+        for number, block in enumerate(blocks_of(weights)):
+            drops = drops_at(keys_B, plan, number)
             qkv = F.linear(x, block.qkv, block.qkv_bias)
             mixed = attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads)
             sum1 = F.linear(mixed, block.out, block.out_bias)
@@ -120,7 +93,7 @@ class _Stack(torch.autograd.Function):
         if not ctx.kept:
             raise RuntimeError("the fused layers go backwards once: what they kept is overwritten on the way")
         plan, (texts, length, width) = ctx.plan, ctx.shape
-        blocks, tokens = _blocks(ctx.weights), texts * length
+        blocks, tokens = blocks_of(ctx.weights), texts * length
         gradient = gradient_BLD.contiguous().view(tokens, width)
         inner_width = ctx.kept[0].inner.shape[1]
 
@@ -134,7 +107,7 @@ class _Stack(torch.autograd.Function):
         products: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
         for number in reversed(range(len(blocks))):
             block, kept = blocks[number], ctx.kept.pop()
-            drops = _drops(ctx.keys_B, plan, number)
+            drops = drops_at(ctx.keys_B, plan, number)
             branch = torch.empty_like(kept.sum2)
             norms.add_norm_backward(
                 gradient, kept.sum2, kept.mean2, kept.rstd2, block.gamma2, drops[2], branch,
@@ -167,13 +140,3 @@ class _Stack(torch.autograd.Function):
             gradients += [d_qkv, qkv_biases[number], d_out, out_biases[number, 0], gamma1, beta1]
             gradients += [d_up, up_biases[number], d_down, out_biases[number, 1], gamma2, beta2]
         return gradient.view(ctx.shape), None, None, None, None, *gradients
-
-
-def _blocks(weights: Sequence[Tensor]) -> list[Block]:
-    size = len(Block._fields)
-    return [Block(*weights[first : first + size]) for first in range(0, len(weights), size)]
-
-
-def _drops(keys_B: Tensor | None, plan: Plan, number: int) -> list[Any]:
-    rates = (plan.attention_rate, plan.rate, plan.rate)
-    return [drop_at(keys_B, rate, number * plan.sites + place) for place, rate in enumerate(rates)]

@@ -108,7 +108,8 @@ class Encoder(nn.Module):
         return self.shape.width // self.shape.heads
 
     def _run_fused(self, x_BLD: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None) -> Tensor:
-        from electra.kernels.stack import Plan, run_stack
+        from electra.kernels.layers import Plan
+        from electra.kernels.stack import run_stack
 
         layers = cast("list[Layer]", list(self.layers))
         plan = Plan(
