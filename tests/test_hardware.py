@@ -15,7 +15,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from electra import hardware
+from electra import hardware, kernels
 from electra.cli import doctor, main
 from electra.errors import ConfigError
 
@@ -114,7 +114,17 @@ def test_doctor_lines_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     shown = CliRunner().invoke(main, ["doctor"])
     assert shown.exit_code == 0
-    for word in ("electra", "torch", "cores", "GFLOP/s measured", "disk free", "compiler", "[data]", "trains on"):
+    for word in (
+        "electra",
+        "torch",
+        "cores",
+        "GFLOP/s measured",
+        "disk free",
+        "compiler",
+        "kernels",
+        "[data]",
+        "trains on",
+    ):
         assert word in shown.output
     found = json.loads(CliRunner().invoke(main, ["doctor", "--json"]).output)
     assert found["matmul_flops"] > 1e8 and found["disk_free_bytes"] > 0
@@ -136,6 +146,20 @@ def test_doctor_knows_the_extras_of_the_project_file() -> None:
         if extra != "dev"
     }
     assert declared == {extra: set(packages) for extra, (packages, _) in doctor.EXTRAS.items()}
+
+
+def test_what_the_fused_kernels_lack_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert kernels.missing() == "no GPU"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(kernels, "find_spec", lambda name: None)
+    assert kernels.missing() == "triton is not installed"
+    monkeypatch.setattr(kernels, "find_spec", lambda name: name)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    assert kernels.missing() == "no C compiler (gcc or clang)"
+    monkeypatch.setenv("CC", sys.executable)
+    assert kernels.missing() == ""
 
 
 @pytest.mark.gpu

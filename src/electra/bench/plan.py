@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from electra import hardware
-from electra.config.load import load, parse_overrides
+from electra.config.load import load
 from electra.config.schema import Config
 from electra.errors import ConfigError, suggest
 
@@ -61,7 +61,6 @@ def plan(
     What is not given is as in the preset. `ours` names what to do with the fused kernels of a GPU: fused, plain.
     """
     given = [*overrides, *([f"train.device={device}"] if device else [])]
-    plain = parse_overrides(given).get("train.kernels") == "plain"
     kinds: list[str] | None = None
     jobs = []
     for length in lengths or (None,):
@@ -69,7 +68,7 @@ def plan(
             shape = [f"data.length={length}"] if length else []
             shape += [f"train.batch_size={batch}"] if batch else []
             config = load(preset, overrides=[*given, *shape])
-            kinds = kinds or [*_our_kinds(config, ours, plain=plain), *(PEERS[name] for name in peers)]
+            kinds = kinds or [*_our_kinds(config, ours), *(PEERS[name] for name in peers)]
             if peers:
                 _require_twin(config)
             jobs += [
@@ -108,9 +107,9 @@ def choices(text: str, option: str, known: Sequence[str]) -> list[str]:
     return names
 
 
-def _our_kinds(config: Config, asked: Sequence[str], *, plain: bool) -> list[str]:
+def _our_kinds(config: Config, asked: Sequence[str]) -> list[str]:
     if hardware.device(config.train.device).type == "cuda":
-        return gpu_kinds(asked, plain=plain, triton=find_spec("triton") is not None)
+        return gpu_kinds(asked, plain=config.train.kernels == "plain", triton=find_spec("triton") is not None)
     if asked:
         raise ConfigError("--ours", "a CPU has one kind of step: the fused kernels are a GPU's", fix="leave it out")
     return [OURS]

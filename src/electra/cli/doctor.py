@@ -35,7 +35,7 @@ def command(as_json: bool) -> None:
 
 def examine() -> dict[str, Any]:
     """Everything the command prints, as one dictionary."""
-    from electra import hardware
+    from electra import hardware, kernels
 
     device = hardware.device("auto")
     dtype = hardware.compute_dtype("auto", device)
@@ -47,6 +47,7 @@ def examine() -> dict[str, Any]:
         "matmul_flops": measure_matmul(device, dtype),
         "disk_free_bytes": shutil.disk_usage(os.curdir).free,
         "compiler": compiler(),
+        "kernels": kernels.missing(),
         "extras": {extra: missing_packages(extra) for extra in EXTRAS},
     }
 
@@ -94,6 +95,7 @@ def _lines(found: dict[str, Any]) -> str:
         ("matmul", f"{found['matmul_flops'] / GB:,.0f} GFLOP/s measured{peak}"),
         ("disk free", f"{found['disk_free_bytes'] / GB:.0f} GB here"),
         ("compiler", found["compiler"] or "none found (only train.compile=on needs one on a CPU)"),
+        ("kernels", f"plain: {found['kernels']}" if found["kernels"] else "fused"),
     ]
     for extra, missing in found["extras"].items():
         use = EXTRAS[extra][1]

@@ -1,8 +1,25 @@
 """Fused GPU kernels in Triton, each with a plain twin in `model` or `objective` that says what it computes."""
 
+from __future__ import annotations
+
+import os
+import shutil
 from importlib.util import find_spec
 
 import torch
 
-USABLE = torch.cuda.is_available() and find_spec("triton") is not None
-"""Whether this machine has a GPU and the compiler that the kernels are written for."""
+
+def missing() -> str:
+    """What this machine lacks for the kernels; nothing where they run."""
+    if not torch.cuda.is_available():
+        return "no GPU"
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    # Triton builds a small launcher for each kernel.
+    if not any(name and shutil.which(name) for name in (os.environ.get("CC", ""), "gcc", "clang")):
+        return "no C compiler (gcc or clang)"
+    return ""
+
+
+USABLE = not missing()
+"""Whether layers run as fused kernels here."""
