@@ -1,4 +1,4 @@
-"""AdamW over flat buffers in one launch: every group's rate and decay, clipping, skipping, and the compute-precision copy.
+"""AdamW over flat buffers in one launch: rates and decays of groups, clipping, skipping, the compute-precision copy.
 
 Shapes: N weights, G groups, E weights of a program.
 """
@@ -14,7 +14,7 @@ BLOCK = 1024
 
 
 @triton.jit
-def _adamw(
+def _adamw(  # type: ignore[no-untyped-def]
     weights, gradient, average, square, copy, ends, rates, decays, lr, divisor, skipped,
     count, copied_from, copied_to, beta1, beta2, eps,
     GROUPS: tl.constexpr, COPY: tl.constexpr, BLOCK: tl.constexpr,

@@ -1,6 +1,6 @@
-"""The feed-forward half of a narrow layer in one kernel each way: its weights fit on the chip, so nothing in between leaves it.
+"""The feed-forward half of a narrow layer in one kernel each way: nothing in between leaves the chip.
 
-Shapes: T tokens, D width, H = D / 2, F inner width, R rows of a program, C columns of the inner width at a time, P programs.
+Shapes: T tokens, D width, H = D / 2, F inner width, R rows of a program, C inner columns at a time, P programs.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from electra.kernels.hashing import Drop, kept, precision, row_words
 
 WIDTHS = (32, 64, 128)
 ROWS, COLUMNS = 64, 64
-WARPS, BACK_WARPS = 4, 8
+WARPS = 8
 
 
 @triton.jit(do_not_specialize=["site"])
-def _narrow_forward(
-    x, up, up_bias, down, down_bias, gamma, beta, summed, out, mean, rstd, keys, site, tokens, length, threshold, grow, eps,
+def _narrow_forward(  # type: ignore[no-untyped-def]
+    x, up, up_bias, down, down_bias, gamma, beta, summed, out, mean, rstd,
+    keys, site, tokens, length, threshold, grow, eps,
     H: tl.constexpr, F: tl.constexpr, R: tl.constexpr, C: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     D: tl.constexpr = 2 * H
@@ -68,7 +69,7 @@ def _narrow_forward(
 
 
 @triton.jit(do_not_specialize=["site"])
-def _narrow_backward(
+def _narrow_backward(  # type: ignore[no-untyped-def]
     gradient, x, up, up_bias, down, gamma, summed, mean, rstd, branch, active, inner, norm_sums, bias_sums,
     keys, site, tokens, length, threshold, grow,
     H: tl.constexpr, F: tl.constexpr, R: tl.constexpr, C: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
@@ -185,5 +186,5 @@ def feed_forward_backward(
         gradient_TD, x_TD, up_FD, up_bias_F, down_DF, gamma_D, summed_TD, mean_T, rstd_T, branch_TD, active_TF,
         inner_TF, norm_sums_P3D, bias_sums_PF, keys, drop.site, tokens, length, drop.threshold, drop.grow,
         H=width // 2, F=len(up_FD), R=ROWS, C=COLUMNS, DROP=drop.keys_B is not None,
-        PRECISION=precision(x_TD.dtype), num_warps=BACK_WARPS,
+        PRECISION=precision(x_TD.dtype), num_warps=WARPS,
     )  # fmt: skip

@@ -48,7 +48,9 @@ class NarrowStack(torch.autograd.Function):
         for number, block in enumerate(blocks):
             drops = drops_at(keys_B, plan, number)
             torch.addmm(block.qkv_bias, x_KTD[number], block.qkv.t(), out=qkv_KTW[number])
-            attend(qkv_KTW[number], lengths_B, drops[0], length=length, heads=plan.heads, out=mixed_KTD[number])
+            _, level = attend(
+                qkv_KTW[number], lengths_B, drops[0], length=length, heads=plan.heads, out=mixed_KTD[number]
+            )
             sum1 = torch.addmm(block.out_bias, mixed_KTD[number], block.out.t())
             _, mean1, rstd1 = norms.add_norm(
                 sum1, x_KTD[number], block.gamma1, block.beta1, drops[1],
@@ -58,7 +60,7 @@ class NarrowStack(torch.autograd.Function):
                 y_KTD[number], block.up, block.up_bias, block.down, block.down_bias, block.gamma2, block.beta2,
                 drops[2], length=length, eps=plan.eps, out=x_KTD[number + 1],
             )  # fmt: skip
-            kept.append((sum1, mean1, rstd1, sum2, mean2, rstd2))
+            kept.append((level, sum1, mean1, rstd1, sum2, mean2, rstd2))
         out = x_KTD[layers].view(x_BLD.shape)
         if keeps and any(ctx.needs_input_grad):
             ctx.kept, ctx.stacks, ctx.weights, ctx.plan = (
@@ -93,7 +95,7 @@ class NarrowStack(torch.autograd.Function):
         branch1_KTD, branch2_KTD = room(layers, tokens, width), room(layers, tokens, width)
         active_KTF, inner_KTF = room(layers, tokens, inner), room(layers, tokens, inner)
         for number in reversed(range(layers)):
-            block, (sum1, mean1, rstd1, sum2, mean2, rstd2) = blocks[number], ctx.kept.pop()
+            block, (level, sum1, mean1, rstd1, sum2, mean2, rstd2) = blocks[number], ctx.kept.pop()
             drops = drops_at(ctx.keys_B, plan, number)
             narrow.feed_forward_backward(
                 gradient, y_KTD[number], block.up, block.up_bias, block.down, block.gamma2, sum2, mean2, rstd2,
@@ -104,8 +106,8 @@ class NarrowStack(torch.autograd.Function):
                 sum2, sum1, mean1, rstd1, block.gamma1, drops[1], branch1_KTD[number], norm1_sums[number], length=length
             )
             attend_backward(
-                qkv_KTW[number], branch1_KTD[number] @ block.out, ctx.lengths_B, drops[0], qkv_sums[number],
-                length=length, heads=plan.heads,
+                qkv_KTW[number], branch1_KTD[number] @ block.out, mixed_KTD[number], level, ctx.lengths_B, drops[0],
+                qkv_sums[number], length=length, heads=plan.heads,
             )  # fmt: skip
             gradient = sum1.addmm_(qkv_KTW[number], block.qkv)
         d_qkv = torch.bmm(qkv_KTW.transpose(1, 2), x_KTD)

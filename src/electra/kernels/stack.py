@@ -29,6 +29,7 @@ class _Kept(NamedTuple):
     x: Tensor
     qkv: Tensor
     mixed: Tensor
+    level: Tensor
     sum1: Tensor
     mean1: Tensor
     rstd1: Tensor
@@ -74,7 +75,7 @@ class _Stack(torch.autograd.Function):
         for number, block in enumerate(blocks_of(weights)):
             drops = drops_at(keys_B, plan, number)
             qkv = F.linear(x, block.qkv, block.qkv_bias)
-            mixed = attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads)
+            mixed, level = attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads)
             sum1 = F.linear(mixed, block.out, block.out_bias)
             y, mean1, rstd1 = norms.add_norm(sum1, x, block.gamma1, block.beta1, drops[1], length=length, eps=plan.eps)
             inner = F.linear(y, block.up, block.up_bias)
@@ -82,7 +83,7 @@ class _Stack(torch.autograd.Function):
             sum2 = F.linear(active, block.down, block.down_bias)
             z, mean2, rstd2 = norms.add_norm(sum2, y, block.gamma2, block.beta2, drops[2], length=length, eps=plan.eps)
             if needed:
-                kept.append(_Kept(x, qkv, mixed, sum1, mean1, rstd1, y, inner, active, sum2, mean2, rstd2))
+                kept.append(_Kept(x, qkv, mixed, level, sum1, mean1, rstd1, y, inner, active, sum2, mean2, rstd2))
             x = z
         ctx.kept, ctx.weights, ctx.plan = kept, weights, plan
         ctx.lengths_B, ctx.keys_B, ctx.shape = lengths_B, keys_B, x_BLD.shape
@@ -124,7 +125,15 @@ class _Stack(torch.autograd.Function):
             )  # fmt: skip
             d_out = branch.t() @ kept.mixed
             attend_backward(
-                kept.qkv, branch @ block.out, ctx.lengths_B, drops[0], qkv_sums[number], length=length, heads=plan.heads
+                kept.qkv,
+                branch @ block.out,
+                kept.mixed,
+                kept.level,
+                ctx.lengths_B,
+                drops[0],
+                qkv_sums[number],
+                length=length,
+                heads=plan.heads,
             )
             d_qkv = kept.qkv.t() @ kept.x
             gradient = kept.sum1.addmm_(kept.qkv, block.qkv)
