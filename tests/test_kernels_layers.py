@@ -60,10 +60,10 @@ def test_attention(
     want.backward(exact(gradient))
     assert source.grad is not None
 
-    got = attend(qkv, on_device, drop, length=length, heads=heads)
+    got, level = attend(qkv, on_device, drop, length=length, heads=heads)
     place.check(got, want, roundings=2)  # the shares, the output
     sums = torch.full((texts, qkv.shape[1]), torch.nan, device=place.device)
-    attend_backward(qkv, gradient, on_device, drop, sums, length=length, heads=heads)
+    attend_backward(qkv, gradient, got, level, on_device, drop, sums, length=length, heads=heads)
     # The shares or their gradients, the output; and one more, since an element's error is not bounded by its own size.
     place.check(qkv, source.grad, roundings=3)
     place.check(sums, source.grad.view(texts, length, -1).sum(1), roundings=3)
@@ -79,13 +79,13 @@ def test_attention_drops_what_the_plain_path_drops(rate: float, site: int) -> No
     qkv = qkv.view(texts * length, -1).to(HERE.device)
     want = mask_at(drop.keys_B, site, heads * length, length, rate).view(texts, heads, length, length)
 
-    mixed = attend(qkv, None, drop, length=length, heads=heads)
+    mixed, level = attend(qkv, None, drop, length=length, heads=heads)
     seen = mixed.view(texts, length, heads, head)[..., :length].permute(0, 2, 1, 3)
     assert torch.equal((seen != 0).cpu(), want)
 
     columns = torch.eye(length, head).repeat(texts, heads).to(HERE.dtype).to(HERE.device)
     sums = torch.empty(texts, qkv.shape[1], device=HERE.device)
-    attend_backward(qkv, columns, None, drop, sums, length=length, heads=heads)
+    attend_backward(qkv, columns, mixed, level, None, drop, sums, length=length, heads=heads)
     values = qkv.view(texts, length, 3, heads, head)[:, :, 2, :, :length].permute(0, 2, 3, 1)
     assert torch.equal((values != 0).cpu(), want)
 
