@@ -41,7 +41,6 @@ OVERRIDES = [
     "train.algorithm=two-stage",
     f"train.steps={FIRST + SECOND}",
     f"train.generator_steps={FIRST}",
-    "objective.unigram_start=false",  # a few steps learn no more than that start knows already
     "generator.width=1",
     "model.ffn=256",
     "optim.warmup_steps=3",

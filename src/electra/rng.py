@@ -56,6 +56,11 @@ def bits(key: Any, mixed_index: Any) -> Any:
     return mix(key ^ mixed_index)
 
 
+def drop_threshold(rate: float) -> int:
+    """The 16-bit number below which half a word drops its element, at this rate of dropout."""
+    return round(rate * 65536)
+
+
 def uniform(words: Any) -> Any:
     """Torch float32 numbers strictly inside (0, 1) from random words."""
     # 23 bits, so that half a step more is exact: with 24 the highest word would round to 1.

@@ -21,5 +21,10 @@ def missing() -> str:
     return ""
 
 
+def fits(length: int, head: int) -> bool:
+    """Whether one program of the attention kernels can hold the scores of a head over texts of this length."""
+    return 16 <= length <= 128 and head in (16, 32, 64)
+
+
 USABLE = not missing()
 """Whether layers run as fused kernels here."""

@@ -62,8 +62,7 @@ class Drop:
 
     @property
     def threshold(self) -> int:
-        """The 16-bit number below which an element is dropped."""
-        return round(self.rate * 65536)
+        return rng.drop_threshold(self.rate)
 
     @property
     def grow(self) -> float:

@@ -1,7 +1,7 @@
 """Loss and sample of a distribution over the vocabulary, in one reading of the logits.
 
 A program reads a row as blocks of 128 entries: it finds the loss of the right entry, draws a block by its total, then
-an entry inside that block. The plain twin is `objective.vocabulary.plain`.
+an entry inside that block. The plain twin is in `objective.propose`.
 
 Shapes: M rows, V vocabulary (whole blocks), K blocks, T entries of a block.
 """

@@ -28,11 +28,6 @@ def site_keys(keys_B: Tensor | None, site: int) -> Tensor | None:
     return None if keys_B is None else rng.fold(keys_B, site)
 
 
-def threshold(rate: float) -> int:
-    """The 16-bit number below which an element is dropped."""
-    return round(rate * 65536)
-
-
 def keep_mask(keys_B: Tensor, rows: int, width: int, rate: float) -> Tensor:
     """(B, rows, width) booleans, true with probability 1 - rate.
 
@@ -42,8 +37,9 @@ def keep_mask(keys_B: Tensor, rows: int, width: int, rate: float) -> Tensor:
     half = (width + 1) // 2
     row_BR = rng.bits(keys_B[:, None], index_table(rows, keys_B.device)[None, :])
     words_BRH = rng.bits(row_BR[..., None], index_table(half, keys_B.device))
-    low_BRH = (words_BRH & 0xFFFF) >= threshold(rate)
-    high_BRH = ((words_BRH >> 16) & 0xFFFF) >= threshold(rate)
+    threshold = rng.drop_threshold(rate)
+    low_BRH = (words_BRH & 0xFFFF) >= threshold
+    high_BRH = ((words_BRH >> 16) & 0xFFFF) >= threshold
     return torch.cat((low_BRH, high_BRH), dim=2)[..., :width]
 
 

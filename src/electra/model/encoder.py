@@ -12,15 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from electra.config.schema import GeneratorConfig, ModelConfig
-from electra.kernels import USABLE
+from electra.kernels import USABLE, fits
 from electra.model.dropout import site_keys
 from electra.model.layers import NORM_EPS, Layer
 
 BACKWARDS_SITE = 4_000_004
-LONGEST_FUSED = 128
-"""Tokens of a text whose attention fits into one program of a fused kernel."""
-FUSED_HEADS = (16, 32, 64)
-"""Head sizes that the fused kernels know."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,11 +97,7 @@ class Encoder(nn.Module):
 
     def _fits(self, x_BLD: Tensor) -> bool:
         usable = self.fused and x_BLD.is_cuda and x_BLD.dtype == torch.bfloat16
-        return usable and 16 <= x_BLD.shape[1] <= LONGEST_FUSED and self._head_size in FUSED_HEADS
-
-    @property
-    def _head_size(self) -> int:
-        return self.shape.width // self.shape.heads
+        return usable and fits(x_BLD.shape[1], self.shape.width // self.shape.heads)
 
     def _run_fused(self, x_BLD: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None) -> Tensor:
         from electra.kernels.layers import Plan

@@ -19,7 +19,7 @@ from electra.model.heads import CopyHead
 from electra.objective.base import Evaluation, Outcome, Restoring
 from electra.objective.copying import restore, restoring_loss
 from electra.objective.corrupt import pad_vocabulary
-from electra.objective.propose import Proposer, put_samples
+from electra.objective.propose import Proposer, judge_proposal, put_samples
 from electra.objective.rtd import detection_states
 
 
@@ -72,15 +72,7 @@ class AllTokensMLM:
         seen_BL = put_samples(batch, slots, proposal, self.masking)
         told = _read(electra, batch, seen_BL, dropout=False)
         said = restore(*told, batch.ids_BL.flatten().long(), seen_BL.flatten().long())
-        shape, gold_M = slots.used_BS.shape, proposal.gold_M
-        return Evaluation(
-            used_BS=slots.used_BS,
-            nll_BS=proposal.nll_M.view(shape),
-            right_BS=(proposal.logits_MV.argmax(1) == gold_M).view(shape),
-            original_BL=batch.ids_BL,
-            shown_BL=proposal.shown_BL,
-            sampled_right_BS=seen_BL.gather(1, slots.positions_BS) == gold_M.view(shape),
-            replaced_BL=seen_BL,
+        return judge_proposal(batch, slots, proposal, seen_BL)._replace(
             logits_BL=said.replaced_M.view(seen_BL.shape),
             restoring=Restoring(
                 nll=said.nll_M.view(seen_BL.shape),

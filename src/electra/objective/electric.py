@@ -34,7 +34,7 @@ from electra.model.electra import Electra
 from electra.model.heads import MaskedHead
 from electra.objective.base import Evaluation, Outcome
 from electra.objective.corrupt import pad_vocabulary
-from electra.objective.propose import Proposal, TwoTowerNetwork, put_samples
+from electra.objective.propose import Proposal, TwoTowerNetwork, judge_proposal, put_samples
 from electra.objective.rtd import detection_logits
 
 CHUNK_ROWS = 4096  # positions that meet the vocabulary together: 0.5 GB of fp32 numbers at 30,522 entries
@@ -85,15 +85,7 @@ class Electric:
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
         slots, judged_BL = self.plan(batch), self._judged(batch)
         said = self._judge(cast(Electra, model), batch, slots, dropout=False)
-        shape, gold_M = slots.used_BS.shape, said.proposal.gold_M
-        return Evaluation(
-            used_BS=slots.used_BS,
-            nll_BS=said.proposal.nll_M.view(shape),
-            right_BS=(said.proposal.logits_MV.argmax(1) == gold_M).view(shape),
-            original_BL=batch.ids_BL,
-            shown_BL=said.proposal.shown_BL,
-            sampled_right_BS=said.seen_BL.gather(1, slots.positions_BS) == gold_M.view(shape),
-            replaced_BL=said.seen_BL,
+        return judge_proposal(batch, slots, said.proposal, said.seen_BL)._replace(
             logits_BL=torch.where(judged_BL, said.logits_BL, NEVER),
             judged_BL=judged_BL,
             fake_BL=said.chosen_BL,

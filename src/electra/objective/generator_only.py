@@ -16,7 +16,7 @@ from electra.batches.sequences import Sequences
 from electra.config.schema import ObjectiveConfig
 from electra.model.electra import Electra
 from electra.objective.base import Evaluation, Objective, Outcome
-from electra.objective.propose import Proposal, Proposer
+from electra.objective.propose import Proposal, Proposer, judge_proposal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,14 +47,7 @@ class GeneratorOnly:
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
         slots = self.plan(batch)
         proposal = self.proposer.propose(cast(Electra, model), batch, slots, dropout=False)
-        shape = slots.used_BS.shape
-        return Evaluation(
-            used_BS=slots.used_BS,
-            nll_BS=proposal.nll_M.view(shape),
-            right_BS=(proposal.logits_MV.argmax(1) == proposal.gold_M).view(shape),
-            original_BL=batch.ids_BL,
-            shown_BL=proposal.shown_BL,
-        )
+        return judge_proposal(batch, slots, proposal)
 
     def means(self, sums: dict[str, float]) -> dict[str, float]:
         slots = max(1.0, sums["slots"])

@@ -18,7 +18,7 @@ from electra.batches.sequences import Sequences
 from electra.config.schema import GeneratorConfig, MaskingConfig
 from electra.model.electra import GENERATOR_SITE, Electra
 from electra.model.encoder import TwoTower
-from electra.objective.base import gather_slots
+from electra.objective.base import Evaluation, gather_slots
 from electra.objective.corrupt import NEVER, mask, pad_vocabulary, replace, sample, slot_keys
 
 
@@ -143,6 +143,24 @@ def put_samples(batch: Sequences, slots: Slots, proposal: Proposal, masking: Mas
     """(B, L) the text with the generator's samples at the slots."""
     sampled_BS = proposal.sampled_M.view(slots.positions_BS.shape)
     return replace(batch, slots, sampled_BS, official=masking.policy == "official")
+
+
+def judge_proposal(batch: Sequences, slots: Slots, proposal: Proposal, seen_BL: Tensor | None = None) -> Evaluation:
+    """The generator's part of a held-out batch's figures; `seen_BL` is the text with its samples, where there is one.
+
+    An objective adds what its main network says of it.
+    """
+    shape, gold_M = slots.used_BS.shape, proposal.gold_M
+    sampled_right_BS = None if seen_BL is None else seen_BL.gather(1, slots.positions_BS) == gold_M.view(shape)
+    return Evaluation(
+        used_BS=slots.used_BS,
+        nll_BS=proposal.nll_M.view(shape),
+        right_BS=(proposal.logits_MV.argmax(1) == gold_M).view(shape),
+        original_BL=batch.ids_BL,
+        shown_BL=proposal.shown_BL,
+        sampled_right_BS=sampled_right_BS,
+        replaced_BL=seen_BL,
+    )
 
 
 def alias_tables(weights_V: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from electra.model.electra import Electra
 from electra.model.heads import MaskedHead
 from electra.objective.base import Evaluation, Outcome, Restoring, gather_slots
 from electra.objective.corrupt import pad_vocabulary
-from electra.objective.propose import Proposer, put_samples
+from electra.objective.propose import Proposer, judge_proposal, put_samples
 from electra.objective.rtd import detection_states
 
 
@@ -71,20 +71,12 @@ class ReplaceMLM:
         seen_BL = put_samples(batch, slots, proposal, self.masking)
         logits_MV = _predict(electra, batch, slots, seen_BL, dropout=False)
         shape, gold_M = slots.used_BS.shape, proposal.gold_M
-        sampled_right_BS = seen_BL.gather(1, slots.positions_BS) == gold_M.view(shape)
-        return Evaluation(
-            used_BS=slots.used_BS,
-            nll_BS=proposal.nll_M.view(shape),
-            right_BS=(proposal.logits_MV.argmax(1) == gold_M).view(shape),
-            original_BL=batch.ids_BL,
-            shown_BL=proposal.shown_BL,
-            sampled_right_BS=sampled_right_BS,
-            replaced_BL=seen_BL,
+        return judge_proposal(batch, slots, proposal, seen_BL)._replace(
             restoring=Restoring(
                 nll=F.cross_entropy(logits_MV.float(), gold_M, reduction="none").view(shape),
                 right=(logits_MV.argmax(1) == gold_M).view(shape),
                 judged=slots.used_BS,
-                replaced=~sampled_right_BS,
+                replaced=seen_BL.gather(1, slots.positions_BS) != gold_M.view(shape),
             ),
         )
 

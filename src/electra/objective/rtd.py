@@ -18,7 +18,7 @@ from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import DISCRIMINATOR_SITE, Electra
 from electra.objective.base import Evaluation, Outcome
-from electra.objective.propose import Proposal, Proposer, put_samples
+from electra.objective.propose import Proposal, Proposer, judge_proposal, put_samples
 
 
 class Detection(NamedTuple):
@@ -94,18 +94,8 @@ class ReplacedTokenDetection:
         slots = self.plan(batch)
         proposal = self.proposer.propose(electra, batch, slots, dropout=False)
         seen_BL = put_samples(batch, slots, proposal, self.masking)
-        shape, gold_M = slots.used_BS.shape, proposal.gold_M
-        right_BS = seen_BL.gather(1, slots.positions_BS) == gold_M.view(shape)
-        return Evaluation(
-            used_BS=slots.used_BS,
-            nll_BS=proposal.nll_M.view(shape),
-            right_BS=(proposal.logits_MV.argmax(1) == gold_M).view(shape),
-            original_BL=batch.ids_BL,
-            shown_BL=proposal.shown_BL,
-            sampled_right_BS=right_BS,
-            replaced_BL=seen_BL,
-            logits_BL=detection_logits(electra, batch, seen_BL, dropout=False),
-        )
+        judged = judge_proposal(batch, slots, proposal, seen_BL)
+        return judged._replace(logits_BL=detection_logits(electra, batch, seen_BL, dropout=False))
 
     def means(self, sums: dict[str, float]) -> dict[str, float]:
         tokens, slots, judged = (max(1.0, sums[name]) for name in ("tokens", "slots", "judged"))
