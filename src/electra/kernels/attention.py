@@ -157,19 +157,16 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     tl.store(row + 2 * width, dv_sum)
 
 
-def attend(
-    qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int, out: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """(T, N·H) softmax attention of every head, dropout included, in `out` where it is given.
+def attend(qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int, out: Tensor) -> Tensor:
+    """Fill `out` (T, N·H) with softmax attention of every head, dropout included.
 
-    Beside it, what the way back needs: the logarithm of what each row's softmax divided by.
+    Returned is what the way back needs: the logarithm of what each row's softmax divided by.
     """
-    tokens, width = qkv_TW.shape[0], qkv_TW.shape[1] // 3
-    out_TD = torch.empty(tokens, width, dtype=qkv_TW.dtype, device=qkv_TW.device) if out is None else out
+    tokens = len(qkv_TW)
     level_TN = torch.empty(tokens * heads, dtype=torch.float32, device=qkv_TW.device)
     arguments, constants = _arguments(qkv_TW, lengths_B, drop, length=length, heads=heads)
-    _attention_forward[(tokens // length * heads,)](qkv_TW, out_TD, level_TN, *arguments, **constants, num_warps=WARPS)
-    return out_TD, level_TN
+    _attention_forward[(tokens // length * heads,)](qkv_TW, out, level_TN, *arguments, **constants, num_warps=WARPS)
+    return level_TN
 
 
 def attend_backward(
@@ -186,7 +183,7 @@ def attend_backward(
 ) -> None:
     """Overwrite `qkv_TW` with its gradient, and `sums_BW` with that gradient's sums over each text.
 
-    `mixed_TD` and `level_TN` are what `attend` gave.
+    `mixed_TD` and `level_TN` are what `attend` filled and gave.
     """
     arguments, constants = _arguments(qkv_TW, lengths_B, drop, length=length, heads=heads)
     programs = qkv_TW.shape[0] // length * heads

@@ -16,7 +16,7 @@ MOST_ROWS = 128
 
 
 @triton.jit
-def _bell_and_phi(x):  # type: ignore[no-untyped-def]
+def bell_and_phi(x):  # type: ignore[no-untyped-def]
     """exp(-x²/2) and the normal distribution's cumulative function, to 1e-7 (Abramowitz and Stegun 7.1.26)."""
     bell = tl.exp2(x * x * -0.7213475204444817)
     t = 1.0 / (1.0 + 0.2316418882663604 * tl.abs(x))
@@ -29,7 +29,7 @@ def _bell_and_phi(x):  # type: ignore[no-untyped-def]
 def _gelu_forward(inner, out, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(inner + place, place < count, 0.0).to(tl.float32)
-    _, phi = _bell_and_phi(x)
+    _, phi = bell_and_phi(x)
     tl.store(out + place, (x * phi).to(out.dtype.element_ty), place < count)
 
 
@@ -44,8 +44,9 @@ def _gelu_backward(  # type: ignore[no-untyped-def]
         inside = (rows_R < tokens)[:, None] & (columns_C < width)[None, :]
         place = rows_R.to(tl.int64)[:, None] * width + columns_C[None, :]
         x = tl.load(inner + place, inside, 0.0).to(tl.float32)
-        bell, phi = _bell_and_phi(x)
+        bell, phi = bell_and_phi(x)
         du = tl.load(gradient + place, inside, 0.0).to(tl.float32) * (phi + x * bell * 0.3989422804014327)
+        tl.store(inner + place, (x * phi).to(inner.dtype.element_ty), inside)
         tl.store(gradient + place, du.to(gradient.dtype.element_ty), inside)
         bias_RC += du
     line = sums + tl.program_id(0).to(tl.int64) * width
@@ -66,7 +67,7 @@ def programs(tokens: int) -> int:
 
 
 def gelu_backward(inner_TF: Tensor, gradient_TF: Tensor, sums_PF: Tensor) -> None:
-    """Overwrite `gradient_TF` with the gradient before the GELU.
+    """Overwrite `gradient_TF` with the gradient before the GELU, `inner_TF` with the GELU's output.
 
     `sums_PF` gets, line by line, what adds up to the bias gradient.
     """

@@ -114,31 +114,23 @@ def _norm_backward(  # type: ignore[no-untyped-def]
 
 
 def add_norm(
-    branch_TD: Tensor,
-    residual_TD: Tensor,
-    gamma_D: Tensor,
-    beta_D: Tensor,
-    drop: Drop,
-    *,
-    length: int,
-    eps: float,
-    out: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """LayerNorm(residual + dropout(branch)), in `out` where it is given; each row's mean and inverse deviation.
+    branch_TD: Tensor, residual_TD: Tensor, gamma_D: Tensor, beta_D: Tensor, drop: Drop,
+    *, length: int, eps: float, out: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Fill `out` with LayerNorm(residual + dropout(branch)); each row's mean and inverse deviation.
 
     `branch_TD` is overwritten with the sum, which the way back needs too.
     """
     tokens, width = branch_TD.shape
     rows, half, block = _tile(width)
-    out_TD = torch.empty_like(residual_TD) if out is None else out
     mean_T, rstd_T = torch.empty(2, tokens, dtype=torch.float32, device=branch_TD.device).unbind()
     keys = branch_TD if drop.keys_B is None else drop.keys_B
     _norm_forward[(triton.cdiv(tokens, rows),)](
-        branch_TD, residual_TD, out_TD, mean_T, rstd_T, gamma_D, beta_D, keys, drop.site, tokens, length,
+        branch_TD, residual_TD, out, mean_T, rstd_T, gamma_D, beta_D, keys, drop.site, tokens, length,
         drop.threshold, drop.grow, eps,
         D=width, HALF=half, C=block, R=rows, DROP=drop.keys_B is not None, num_warps=4,
     )  # fmt: skip
-    return out_TD, mean_T, rstd_T
+    return mean_T, rstd_T
 
 
 def programs(tokens: int, width: int) -> int:

@@ -100,8 +100,7 @@ class Encoder(nn.Module):
         return usable and fits(x_BLD.shape[1], self.shape.width // self.shape.heads)
 
     def _run_fused(self, x_BLD: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None) -> Tensor:
-        from electra.kernels.layers import Plan
-        from electra.kernels.stack import run_stack
+        from electra.kernels.stack import Plan, run_stack
 
         layers = cast("list[Layer]", list(self.layers))
         plan = Plan(
