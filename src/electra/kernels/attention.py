@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -30,7 +29,7 @@ def _halves(pointer, row_stride, inner_H, rows_C, second, half, length):  # type
 def _probabilities(  # type: ignore[no-untyped-def]
     q_LH, k0_CH, k1_CH, rows_C, second, half, visible, scale, PRECISION: tl.constexpr
 ):
-    """Softmax over both halves of the keys, and the logarithm of what it divided by."""
+    """Softmax over both halves of the keys."""
     s0 = tl.dot(q_LH, tl.trans(k0_CH), input_precision=PRECISION) * scale
     s1 = tl.dot(q_LH, tl.trans(k1_CH), input_precision=PRECISION) * scale
     s0 = tl.where(((rows_C < half) & (rows_C < visible))[None, :], s0, -1e30)
@@ -38,13 +37,13 @@ def _probabilities(  # type: ignore[no-untyped-def]
     top = tl.maximum(tl.max(s0, 1), tl.max(s1, 1))
     p0 = tl.exp(s0 - top[:, None])
     p1 = tl.exp(s1 - top[:, None])
-    total = tl.sum(p0, 1) + tl.sum(p1, 1)
-    return p0 / total[:, None], p1 / total[:, None], top + tl.log(total)
+    total = 1.0 / (tl.sum(p0, 1) + tl.sum(p1, 1))
+    return p0 * total[:, None], p1 * total[:, None]
 
 
 @triton.jit(do_not_specialize=["site"])
 def _attention_forward(  # type: ignore[no-untyped-def]
-    qkv, out, level, lengths, keys, site, length, half, heads, scale, threshold, grow,
+    qkv, out, lengths, keys, site, length, half, heads, scale, threshold, grow,
     H: tl.constexpr, L: tl.constexpr, C: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -62,8 +61,7 @@ def _attention_forward(  # type: ignore[no-untyped-def]
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
-    p0, p1, level_L = _probabilities(q_LH, k0, k1, rows_C, second, half, visible, scale, PRECISION)
-    tl.store(level + tl.program_id(0) * length + rows_L, level_L, rows_L < length)
+    p0, p1 = _probabilities(q_LH, k0, k1, rows_C, second, half, visible, scale, PRECISION)
     if DROP:
         words_L = row_words(tl.load(keys + text), site, head * length + rows_L)
         keep0, keep1 = kept(words_L, rows_C, threshold)
@@ -75,30 +73,9 @@ def _attention_forward(  # type: ignore[no-untyped-def]
     tl.store(target + rows_L[:, None] * width + inner_H[None, :], mixed_LH.to(q_LH.dtype), (rows_L < length)[:, None])
 
 
-@triton.jit
-def _half_backward(  # type: ignore[no-untyped-def]
-    q_LH, do_LH, k_CH, v_CH, dq_LH, words_L, rows_C, seen_C, level_L, delta_L, scale, threshold, grow,
-    HALF: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """What one half of the keys adds to the queries' gradient, and that half's own gradients."""
-    p_LC = tl.dot(q_LH, tl.trans(k_CH), input_precision=PRECISION) * scale
-    p_LC = tl.where(seen_C[None, :], tl.exp(p_LC - level_L[:, None]), 0.0)
-    d_LC = tl.dot(do_LH, tl.trans(v_CH), input_precision=PRECISION)
-    mixing_LC = p_LC
-    if DROP:
-        # Drawn again for each half: less work than holding the bits of both.
-        keep_LC = kept(words_L, rows_C, threshold)[HALF]
-        d_LC = tl.where(keep_LC, d_LC * grow, 0.0)
-        mixing_LC = tl.where(keep_LC, p_LC * grow, 0.0)
-    dv_CH = tl.dot(tl.trans(mixing_LC.to(q_LH.dtype)), do_LH, input_precision=PRECISION)
-    ds_LC = (p_LC * (d_LC - delta_L[:, None]) * scale).to(q_LH.dtype)
-    dq_LH = tl.dot(ds_LC, k_CH, dq_LH, input_precision=PRECISION)
-    return dq_LH, tl.dot(tl.trans(ds_LC), q_LH, input_precision=PRECISION), dv_CH
-
-
 @triton.jit(do_not_specialize=["site"])
 def _attention_backward(  # type: ignore[no-untyped-def]
-    qkv, gradient, mixed, level, sums, lengths, keys, site, length, half, heads, scale, threshold, grow,
+    qkv, gradient, sums, lengths, keys, site, length, half, heads, scale, threshold, grow,
     H: tl.constexpr, L: tl.constexpr, C: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -111,69 +88,60 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     second = half + rows_C
     base = qkv + text.to(tl.int64) * length * 3 * width + head * H
     inside_L = (rows_L < length)[:, None]
-    place_L = text.to(tl.int64) * length * width + head * H + rows_L[:, None] * width + inner_H[None, :]
-    do_LH = tl.load(gradient + place_L, inside_L, 0.0)
-    # What the probabilities' gradients have in common is what the output's gradient says of the output.
-    delta_L = tl.sum(do_LH.to(tl.float32) * tl.load(mixed + place_L, inside_L, 0.0).to(tl.float32), 1)
-    level_L = tl.load(level + tl.program_id(0) * length + rows_L, rows_L < length, 0.0)
+    inside_C0 = (rows_C < half)[:, None]
+    inside_C1 = (second < length)[:, None]
     q_LH = tl.load(base + rows_L[:, None] * (3 * width) + inner_H[None, :], inside_L, 0.0)
+    k0, k1 = _halves(base + width, 3 * width, inner_H, rows_C, second, half, length)
+    v0, v1 = _halves(base + 2 * width, 3 * width, inner_H, rows_C, second, half, length)
+    incoming = gradient + text.to(tl.int64) * length * width + head * H
+    do_LH = tl.load(incoming + rows_L[:, None] * width + inner_H[None, :], inside_L, 0.0)
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
-    words_L = rows_L
+    p0, p1 = _probabilities(q_LH, k0, k1, rows_C, second, half, visible, scale, PRECISION)
+    d0 = tl.dot(do_LH, tl.trans(v0), input_precision=PRECISION)
+    d1 = tl.dot(do_LH, tl.trans(v1), input_precision=PRECISION)
     if DROP:
         words_L = row_words(tl.load(keys + text), site, head * length + rows_L)
-    dq = tl.zeros([L, H], tl.float32)
-    first = base + width + rows_C[:, None] * (3 * width) + inner_H[None, :]
-    inside_C = (rows_C < half)[:, None]
-    k = tl.load(first, inside_C, 0.0)
-    v = tl.load(first + width, inside_C, 0.0)
-    seen_C = (rows_C < half) & (rows_C < visible)
-    dq, dk, dv = _half_backward(
-        q_LH, do_LH, k, v, dq, words_L, rows_C, seen_C, level_L, delta_L, scale, threshold, grow, 0, DROP, PRECISION
-    )
-    # Each program alone reads what it overwrites, and has read it.
-    tl.store(first, dk.to(q_LH.dtype), inside_C)
-    tl.store(first + width, dv.to(q_LH.dtype), inside_C)
-    dk_sum = tl.sum(tl.where(inside_C, dk, 0.0), 0)
-    dv_sum = tl.sum(tl.where(inside_C, dv, 0.0), 0)
-    other = base + width + second[:, None] * (3 * width) + inner_H[None, :]
-    inside_C = (second < length)[:, None]
-    k = tl.load(other, inside_C, 0.0)
-    v = tl.load(other + width, inside_C, 0.0)
-    seen_C = second < visible
-    dq, dk, dv = _half_backward(
-        q_LH, do_LH, k, v, dq, words_L, rows_C, seen_C, level_L, delta_L, scale, threshold, grow, 1, DROP, PRECISION
-    )
-    tl.store(other, dk.to(q_LH.dtype), inside_C)
-    tl.store(other + width, dv.to(q_LH.dtype), inside_C)
-    dk_sum += tl.sum(tl.where(inside_C, dk, 0.0), 0)
-    dv_sum += tl.sum(tl.where(inside_C, dv, 0.0), 0)
+        keep0, keep1 = kept(words_L, rows_C, threshold)
+        d0 = tl.where(keep0, d0 * grow, 0.0)
+        d1 = tl.where(keep1, d1 * grow, 0.0)
+        mixing0 = tl.where(keep0, p0 * grow, 0.0).to(q_LH.dtype)
+        mixing1 = tl.where(keep1, p1 * grow, 0.0).to(q_LH.dtype)
+    else:
+        mixing0 = p0.to(q_LH.dtype)
+        mixing1 = p1.to(q_LH.dtype)
+    dv0 = tl.dot(tl.trans(mixing0), do_LH, input_precision=PRECISION)
+    dv1 = tl.dot(tl.trans(mixing1), do_LH, input_precision=PRECISION)
+    delta_L = tl.sum(p0 * d0, 1) + tl.sum(p1 * d1, 1)
+    s0 = (p0 * (d0 - delta_L[:, None]) * scale).to(q_LH.dtype)
+    s1 = (p1 * (d1 - delta_L[:, None]) * scale).to(q_LH.dtype)
+    dq = tl.dot(s0, k0, input_precision=PRECISION)
+    dq += tl.dot(s1, k1, input_precision=PRECISION)
+    dk0 = tl.dot(tl.trans(s0), q_LH, input_precision=PRECISION)
+    dk1 = tl.dot(tl.trans(s1), q_LH, input_precision=PRECISION)
+    # Each program has read all that it overwrites.
     tl.debug_barrier()
     tl.store(base + rows_L[:, None] * (3 * width) + inner_H[None, :], dq.to(q_LH.dtype), inside_L)
+    tl.store(base + width + rows_C[:, None] * (3 * width) + inner_H[None, :], dk0.to(q_LH.dtype), inside_C0)
+    tl.store(base + width + second[:, None] * (3 * width) + inner_H[None, :], dk1.to(q_LH.dtype), inside_C1)
+    tl.store(base + 2 * width + rows_C[:, None] * (3 * width) + inner_H[None, :], dv0.to(q_LH.dtype), inside_C0)
+    tl.store(base + 2 * width + second[:, None] * (3 * width) + inner_H[None, :], dv1.to(q_LH.dtype), inside_C1)
     row = sums + text * 3 * width + head * H + inner_H
     tl.store(row, tl.sum(tl.where(inside_L, dq, 0.0), 0))
-    tl.store(row + width, dk_sum)
-    tl.store(row + 2 * width, dv_sum)
+    tl.store(row + width, tl.sum(tl.where(inside_C0, dk0, 0.0), 0) + tl.sum(tl.where(inside_C1, dk1, 0.0), 0))
+    tl.store(row + 2 * width, tl.sum(tl.where(inside_C0, dv0, 0.0), 0) + tl.sum(tl.where(inside_C1, dv1, 0.0), 0))
 
 
-def attend(qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int, out: Tensor) -> Tensor:
-    """Fill `out` (T, N·H) with softmax attention of every head, dropout included.
-
-    Returned is what the way back needs: the logarithm of what each row's softmax divided by.
-    """
-    tokens = len(qkv_TW)
-    level_TN = torch.empty(tokens * heads, dtype=torch.float32, device=qkv_TW.device)
+def attend(qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int, out: Tensor) -> None:
+    """Fill `out` (T, N·H) with softmax attention of every head, dropout included."""
     arguments, constants = _arguments(qkv_TW, lengths_B, drop, length=length, heads=heads)
-    _attention_forward[(tokens // length * heads,)](qkv_TW, out, level_TN, *arguments, **constants, num_warps=WARPS)
-    return level_TN
+    _attention_forward[(len(qkv_TW) // length * heads,)](qkv_TW, out, *arguments, **constants, num_warps=WARPS)
 
 
 def attend_backward(
     qkv_TW: Tensor,
     gradient_TD: Tensor,
-    mixed_TD: Tensor,
-    level_TN: Tensor,
     lengths_B: Tensor | None,
     drop: Drop,
     sums_BW: Tensor,
@@ -181,15 +149,10 @@ def attend_backward(
     length: int,
     heads: int,
 ) -> None:
-    """Overwrite `qkv_TW` with its gradient, and `sums_BW` with that gradient's sums over each text.
-
-    `mixed_TD` and `level_TN` are what `attend` filled and gave.
-    """
+    """Overwrite `qkv_TW` with its gradient, and `sums_BW` with that gradient's sums over each text."""
     arguments, constants = _arguments(qkv_TW, lengths_B, drop, length=length, heads=heads)
     programs = qkv_TW.shape[0] // length * heads
-    _attention_backward[(programs,)](
-        qkv_TW, gradient_TD, mixed_TD, level_TN, sums_BW, *arguments, **constants, num_warps=WARPS
-    )
+    _attention_backward[(programs,)](qkv_TW, gradient_TD, sums_BW, *arguments, **constants, num_warps=WARPS)
 
 
 def _arguments(

@@ -1,10 +1,11 @@
-"""The feed-forward half of a layer in one kernel each way: what lies between its two products stays on the chip.
+"""The feed-forward half of a narrow layer in one kernel: what lies between its two products stays on the chip.
 
-For widths whose rows fit there. A program holds R rows of the input and goes over the inner width C columns at a time:
-up, GELU, down. The plain twin is `model.layers.Layer`; wider or fewer rows take the library's products and `gelu`.
+A program holds R rows of the input and goes over the inner width C columns at a time: up, GELU, down. The plain twin
+is `model.layers.Layer`. Wider layers and fewer rows take the library's products and `gelu`, which are faster there, as
+they are on the way back.
 
 Shapes: T tokens, L length of a text, D width, H half of it (dropout draws one word for an element of each), F inner
-width, P programs.
+width.
 """
 
 from __future__ import annotations
@@ -29,8 +30,7 @@ class Tile(NamedTuple):
     stages: int
 
 
-FORWARD = {32: Tile(64, 64, 4, 2), 64: Tile(64, 64, 4, 2), 128: Tile(128, 64, 8, 2), 256: Tile(128, 64, 8, 2)}
-BACKWARD = {32: Tile(64, 64, 4, 2), 64: Tile(64, 64, 4, 2), 128: Tile(128, 64, 8, 2), 256: Tile(128, 64, 8, 2)}
+TILES = {32: Tile(64, 64, 4, 3), 64: Tile(64, 64, 4, 3), 128: Tile(128, 64, 8, 2)}
 FEWEST_PROGRAMS = 64
 """Below this much work most of the chip would wait, and the library's products are faster."""
 
@@ -91,49 +91,11 @@ def _forward(  # type: ignore[no-untyped-def]
     tl.store(rstd + rows_R, rstd_R, rows_R < tokens)
 
 
-@triton.jit
-def _backward(  # type: ignore[no-untyped-def]
-    branch, residual, up, down, inner, d_inner, sums, tokens,
-    H: tl.constexpr, F: tl.constexpr, R: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    D: tl.constexpr = 2 * H
-    kind = branch.dtype.element_ty
-    rows_R = tl.program_id(0) * R + tl.arange(0, R)
-    half_H = tl.arange(0, H)
-    inner_C = tl.arange(0, C)
-    inside = (rows_R < tokens)[:, None]
-    place = rows_R.to(tl.int64)[:, None] * D + half_H[None, :]
-    wide = rows_R.to(tl.int64)[:, None] * F + inner_C[None, :]
-    line = sums + tl.program_id(0).to(tl.int64) * F + inner_C
-    g0 = tl.load(branch + place, inside, 0.0)
-    g1 = tl.load(branch + place + H, inside, 0.0)
-    dx0 = tl.zeros([R, H], tl.float32)
-    dx1 = tl.zeros([R, H], tl.float32)
-    for start in tl.range(0, F, C, num_stages=STAGES):
-        down_HC = down + half_H[:, None] * F + (start + inner_C)[None, :]
-        du = tl.dot(g0, tl.load(down_HC), input_precision=PRECISION)
-        du = tl.dot(g1, tl.load(down_HC + H * F), du, input_precision=PRECISION)
-        u = tl.load(inner + wide + start, inside, 0.0).to(tl.float32)
-        bell, phi = bell_and_phi(u)
-        tl.store(inner + wide + start, (u * phi).to(kind), inside)
-        du = du * (phi + u * bell * 0.3989422804014327)
-        tl.store(line + start, tl.sum(du, 0))
-        du = du.to(kind)
-        tl.store(d_inner + wide + start, du, inside)
-        up_CH = up + (start + inner_C)[:, None] * D + half_H[None, :]
-        dx0 = tl.dot(du, tl.load(up_CH), dx0, input_precision=PRECISION)
-        dx1 = tl.dot(du, tl.load(up_CH + H), dx1, input_precision=PRECISION)
-    dx0 += tl.load(residual + place, inside, 0.0).to(tl.float32)
-    dx1 += tl.load(residual + place + H, inside, 0.0).to(tl.float32)
-    tl.store(residual + place, dx0.to(kind), inside)
-    tl.store(residual + place + H, dx1.to(kind), inside)
-
-
 def fits(tokens: int, width: int, inner: int) -> bool:
     """Whether the kernels know these sizes and have enough to do."""
-    if width not in FORWARD or inner % FORWARD[width].columns or inner % BACKWARD[width].columns:
+    if width not in TILES or inner % TILES[width].columns:
         return False
-    rows: int = triton.cdiv(tokens, FORWARD[width].rows)
+    rows: int = triton.cdiv(tokens, TILES[width].rows)
     return rows >= FEWEST_PROGRAMS
 
 
@@ -146,7 +108,7 @@ def feed_forward(
     Returned: the sum under the norm, and each row's mean and inverse deviation.
     """
     tokens, width = x_TD.shape
-    tile = FORWARD[width]
+    tile = TILES[width]
     summed_TD = torch.empty_like(x_TD)
     mean_T, rstd_T = torch.empty(2, tokens, dtype=torch.float32, device=x_TD.device).unbind()
     keys = x_TD if drop.keys_B is None else drop.keys_B
@@ -157,27 +119,3 @@ def feed_forward(
         PRECISION=precision(x_TD.dtype), num_warps=tile.warps,
     )  # fmt: skip
     return summed_TD, mean_T, rstd_T
-
-
-def programs(tokens: int, width: int) -> int:
-    """How many lines of sums `feed_forward_backward` writes."""
-    lines: int = triton.cdiv(tokens, BACKWARD[width].rows)
-    return lines
-
-
-def feed_forward_backward(
-    branch_TD: Tensor, residual_TD: Tensor, up_FD: Tensor, down_DF: Tensor, inner_TF: Tensor, d_inner_TF: Tensor,
-    sums_PF: Tensor,
-) -> None:  # fmt: skip
-    """Add to `residual_TD` what `branch_TD`, the gradient after the product down, says of the input.
-
-    `inner_TF` is overwritten with the GELU's output, `d_inner_TF` with the gradient before the GELU: what the weights'
-    gradients are products of. `sums_PF` gets, line by line, what adds up to the gradient of the bias before the GELU.
-    """
-    tokens, width = branch_TD.shape
-    tile = BACKWARD[width]
-    _backward[(len(sums_PF),)](
-        branch_TD, residual_TD, up_FD, down_DF, inner_TF, d_inner_TF, sums_PF, tokens,
-        H=width // 2, F=len(up_FD), R=tile.rows, C=tile.columns, STAGES=tile.stages,
-        PRECISION=precision(branch_TD.dtype), num_warps=tile.warps,
-    )  # fmt: skip

@@ -154,7 +154,7 @@ def add_norm_backward(
     _norm_backward[(len(sums_P3D),)](
         gradient_TD, summed_TD, branch_TD, sums_P3D, mean_T, rstd_T, gamma_D, keys, drop.site, tokens, length,
         drop.threshold, drop.grow, _steps(tokens, rows),
-        D=width, HALF=half, C=block, R=rows, DROP=drop.keys_B is not None, num_warps=8,
+        D=width, HALF=half, C=block, R=rows, DROP=drop.keys_B is not None, num_warps=4,
     )  # fmt: skip
 
 

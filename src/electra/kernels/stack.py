@@ -19,10 +19,12 @@ from torch import Tensor
 from electra.kernels import feedforward
 from electra.kernels import gelu as gelus
 from electra.kernels import norm as norms
+from electra.kernels.aside import Aside
 from electra.kernels.attention import attend, attend_backward
 from electra.kernels.hashing import Drop, drop_at
 
 NARROW = 128
+ASIDE = True
 
 
 class Block(NamedTuple):
@@ -57,7 +59,6 @@ class Plan:
 class _Kept(NamedTuple):
     """What the way back overwrites of one layer, and what it reads of its rows."""
 
-    level: Tensor
     sum1: Tensor
     mean1: Tensor
     rstd1: Tensor
@@ -123,7 +124,7 @@ class _Stack(torch.autograd.Function):
             x, z = arrays.x_KTD[number % (layers + 1)], arrays.x_KTD[(number + 1) % (layers + 1)]
             qkv, mixed, y, inner_TF = (array[number % layers] for array in arrays[1:])
             torch.addmm(block.qkv_bias, x, block.qkv.t(), out=qkv)
-            level = attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads, out=mixed)
+            attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads, out=mixed)
             sum1 = torch.addmm(block.out_bias, mixed, block.out.t())
             mean1, rstd1 = norms.add_norm(
                 sum1, x, block.gamma1, block.beta1, drops[1], length=length, eps=plan.eps, out=y
@@ -140,9 +141,9 @@ class _Stack(torch.autograd.Function):
                     sum2, y, block.gamma2, block.beta2, drops[2], length=length, eps=plan.eps, out=z
                 )
             if needed:
-                kept.append(_Kept(level, sum1, mean1, rstd1, sum2, mean2, rstd2))
+                kept.append(_Kept(sum1, mean1, rstd1, sum2, mean2, rstd2))
         ctx.kept, ctx.arrays, ctx.weights, ctx.plan = kept, arrays if needed else None, weights, plan
-        ctx.fused, ctx.lengths_B, ctx.keys_B, ctx.shape = fused, lengths_B, keys_B, x_BLD.shape
+        ctx.lengths_B, ctx.keys_B, ctx.shape = lengths_B, keys_B, x_BLD.shape
         return arrays.x_KTD[len(blocks) % (layers + 1)].view(x_BLD.shape)
 
     @staticmethod
@@ -155,7 +156,8 @@ class _Stack(torch.autograd.Function):
         x_KTD, qkv_KTW, mixed_KTD, y_KTD, inner_KTF = ctx.arrays
         gradient = gradient_BLD.contiguous().view(tokens, width)
         batched = width <= NARROW
-        rooms = layers if batched else 1  # gradients that wait for the products at the end, or are spent at once
+        rooms = layers if batched else 2  # gradients that wait for the products at the end, or for those beside
+        aside = Aside(gradient.device, enabled=ASIDE)
 
         def room(*shape: int) -> Tensor:
             return torch.empty(shape, dtype=gradient.dtype, device=gradient.device)
@@ -170,37 +172,40 @@ class _Stack(torch.autograd.Function):
         # One line a program, summed once for all layers at the end.
         qkv_sums = sums(layers, texts, 3 * width)
         norm_sums = sums(2 * layers, norms.programs(tokens, width), 3 * width)
-        gelu_sums = sums(layers, feedforward.programs(tokens, width) if ctx.fused else gelus.programs(tokens), inner)
+        gelu_sums = sums(layers, gelus.programs(tokens), inner)
         for number in reversed(range(layers)):
             block, kept = blocks[number], ctx.kept.pop()
             drops = _drops(ctx.keys_B, plan, number)
             d_out, d_down, d_inner = (array[number % rooms] for array in (d_out_KTD, d_down_KTD, d_inner_KTF))
+            aside.await_turn(number + rooms)
             norms.add_norm_backward(
                 gradient, kept.sum2, kept.mean2, kept.rstd2, block.gamma2, drops[2], d_down,
                 norm_sums[2 * number + 1], length=length,
             )  # fmt: skip
-            if ctx.fused:
-                feedforward.feed_forward_backward(
-                    d_down, kept.sum2, block.up, block.down, inner_KTF[number], d_inner, gelu_sums[number]
-                )
-            else:
-                torch.mm(d_down, block.down, out=d_inner)
-                gelus.gelu_backward(inner_KTF[number], d_inner, gelu_sums[number])
-                kept.sum2.addmm_(d_inner, block.up)
+            torch.mm(d_down, block.down, out=d_inner)
+            gelus.gelu_backward(inner_KTF[number], d_inner, gelu_sums[number])
+            kept.sum2.addmm_(d_inner, block.up)
             norms.add_norm_backward(
                 kept.sum2, kept.sum1, kept.mean1, kept.rstd1, block.gamma1, drops[1], d_out,
                 norm_sums[2 * number], length=length,
             )  # fmt: skip
             attend_backward(
-                qkv_KTW[number], d_out @ block.out, mixed_KTD[number], kept.level, ctx.lengths_B, drops[0],
-                qkv_sums[number], length=length, heads=plan.heads,
+                qkv_KTW[number], d_out @ block.out, ctx.lengths_B, drops[0], qkv_sums[number],
+                length=length, heads=plan.heads,
             )  # fmt: skip
             gradient = kept.sum1.addmm_(qkv_KTW[number], block.qkv)
             if not batched:
-                torch.mm(d_down.t(), inner_KTF[number], out=down_KDF[number])
-                torch.mm(d_inner.t(), y_KTD[number], out=up_KFD[number])
-                torch.mm(d_out.t(), mixed_KTD[number], out=out_KDD[number])
-                torch.mm(qkv_KTW[number].t(), x_KTD[number], out=qkv_KWD[number])
+
+                def products(
+                    number: int = number, d_out: Tensor = d_out, d_down: Tensor = d_down, d_inner: Tensor = d_inner
+                ) -> None:
+                    torch.mm(d_down.t(), inner_KTF[number], out=down_KDF[number])
+                    torch.mm(d_inner.t(), y_KTD[number], out=up_KFD[number])
+                    torch.mm(d_out.t(), mixed_KTD[number], out=out_KDD[number])
+                    torch.mm(qkv_KTW[number].t(), x_KTD[number], out=qkv_KWD[number])
+
+                aside.run(number, products)
+        aside.join()
         if batched:
             torch.bmm(d_down_KTD.transpose(1, 2), inner_KTF, out=down_KDF)
             torch.bmm(d_inner_KTF.transpose(1, 2), y_KTD, out=up_KFD)
