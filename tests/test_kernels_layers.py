@@ -118,6 +118,7 @@ def test_norm(
 ) -> None:
     monkeypatch.setattr(norms, "MOST_PROGRAMS", most)
     monkeypatch.setattr(norms, "TILE", tile)
+    monkeypatch.setattr(norms, "TILE_BACK", tile)
     tokens, eps = texts * length, 0.01
     branch, residual = place.numbers(tokens, width, seed=1), place.numbers(tokens, width, seed=2) + 0.5
     gradient = place.numbers(tokens, width, seed=3)
@@ -171,10 +172,10 @@ def test_norm_drops_what_the_plain_path_drops(rate: float, site: int, width: int
 
 
 @pytest.mark.parametrize(
-    ("place", "tokens", "width", "most"),
-    everywhere((111, 80, 1), (37, 130, 128), (150, 48, 2), (1, 5, 128), half=torch.bfloat16),
+    ("place", "tokens", "width", "most", "replace"),
+    everywhere((111, 80, 1, True), (37, 130, 128, False), (150, 48, 2, True), (1, 5, 128, False), half=torch.bfloat16),
 )
-def test_gelu(place: Place, tokens: int, width: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gelu(place: Place, tokens: int, width: int, most: int, replace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gelus, "MOST_ROWS", most)
     inner, gradient = place.numbers(tokens, width, seed=1, scale=2.0), place.numbers(tokens, width, seed=2)
     inner[0, :5] = torch.tensor([0.0, -9.0, 9.0, -5.0, 1e-3])
@@ -182,14 +183,16 @@ def test_gelu(place: Place, tokens: int, width: int, most: int, monkeypatch: pyt
     want = F.gelu(source)
     want.backward(exact(gradient))
     assert source.grad is not None
-    active = gelus.gelu(inner)
+    active = torch.full_like(inner, torch.nan)
+    gelus.gelu(inner, out=active)
     place.check(active, want, roundings=1)
     sums = torch.full((gelus.programs(tokens), width), torch.nan, device=place.device)
     assert len(sums) <= most
-    gelus.gelu_backward(inner, gradient, sums)
+    before = inner.clone()
+    gelus.gelu_backward(inner, gradient, sums, replace=replace)
     place.check(gradient, source.grad, roundings=1)
     place.check(sums.sum(0), source.grad.sum(0), roundings=0)
-    assert torch.equal(inner, active)
+    assert torch.equal(inner, active if replace else before)
 
 
 def test_gelu_is_the_exact_one() -> None:
@@ -199,9 +202,11 @@ def test_gelu_is_the_exact_one() -> None:
     want = F.gelu(source)
     want.sum().backward()
     assert source.grad is not None
-    assert float((exact(gelus.gelu(x)) - want.detach()).abs().max()) < 1e-6
+    got = torch.empty_like(x)
+    gelus.gelu(x, out=got)
+    assert float((exact(got) - want.detach()).abs().max()) < 1e-6
     gradient = torch.ones_like(x)
-    gelus.gelu_backward(x, gradient, torch.empty(gelus.programs(100), 200, device=HERE.device))
+    gelus.gelu_backward(x, gradient, torch.empty(gelus.programs(100), 200, device=HERE.device), replace=False)
     assert float((exact(gradient) - source.grad).abs().max()) < 1e-6
 
 

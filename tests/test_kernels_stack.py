@@ -49,17 +49,17 @@ def to_cpu(x: Tensor | None) -> Tensor | None:
 
 
 @pytest.mark.parametrize(
-    ("place", "texts", "length", "width", "heads", "ffn", "rate", "attention", "ragged", "most", "narrow"),
+    ("place", "texts", "length", "width", "heads", "ffn", "rate", "attention", "ragged", "most", "together"),
     everywhere(
         (3, 33, 48, 3, 80, 0.1, 0.3, True, 2, 0),
-        (2, 24, 32, 2, 80, 0.0, 0.2, True, 128, 128),
-        (1, 17, 48, 3, 80, 0.3, 0.0, False, 1, 128),
+        (2, 24, 32, 2, 80, 0.0, 0.2, True, 128, 2**20),
+        (1, 17, 48, 3, 80, 0.3, 0.0, False, 1, 2**20),
         (2, 41, 96, 3, 80, 0.0, 0.0, True, 1, 0),
-        (2, 16, 64, 1, 80, 0.1, 0.1, False, 128, 64),
+        (2, 16, 64, 1, 80, 0.1, 0.1, False, 128, 2**20),
         # Feed-forward halves in one kernel.
-        (3, 33, 32, 2, 128, 0.1, 0.3, True, 2, 128),
+        (3, 33, 32, 2, 128, 0.1, 0.3, True, 2, 2**20),
         (2, 24, 64, 1, 64, 0.0, 0.2, True, 128, 0),
-        (1, 17, 128, 2, 192, 0.3, 0.0, False, 1, 128),
+        (1, 17, 128, 2, 192, 0.3, 0.0, False, 1, 2**20),
         half=torch.float16,
     ),
 )
@@ -74,10 +74,10 @@ def test_the_stack_is_the_plain_layers(
     attention: float,
     ragged: bool,
     most: int,
-    narrow: int,
+    together: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stack, "NARROW", narrow)
+    monkeypatch.setattr(stack, "TOGETHER", together)
     monkeypatch.setattr(feedforward, "FEWEST_PROGRAMS", 1)
     monkeypatch.setattr(norm, "MOST_PROGRAMS", most)
     monkeypatch.setattr(gelu, "MOST_ROWS", most)
@@ -163,10 +163,10 @@ def test_without_gradients_nothing_is_kept(learning: bool, monkeypatch: pytest.M
     made: list[weakref.ref[Tensor]] = []
     plain = gelu.gelu
 
-    def watched(inner: Tensor) -> Tensor:
+    def watched(inner: Tensor, *, out: Tensor) -> None:
         places.append(inner.data_ptr())
         made.append(weakref.ref(inner))
-        return plain(inner)
+        plain(inner, out=out)
 
     monkeypatch.setattr(gelu, "gelu", watched)
     with torch.set_grad_enabled(learning):

@@ -127,10 +127,11 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     tl.store(base + width + second[:, None] * (3 * width) + inner_H[None, :], dk1.to(q_LH.dtype), inside_C1)
     tl.store(base + 2 * width + rows_C[:, None] * (3 * width) + inner_H[None, :], dv0.to(q_LH.dtype), inside_C0)
     tl.store(base + 2 * width + second[:, None] * (3 * width) + inner_H[None, :], dv1.to(q_LH.dtype), inside_C1)
+    # Rows past the end have no gradient, so nothing need be left out of the sums.
     row = sums + text * 3 * width + head * H + inner_H
-    tl.store(row, tl.sum(tl.where(inside_L, dq, 0.0), 0))
-    tl.store(row + width, tl.sum(tl.where(inside_C0, dk0, 0.0), 0) + tl.sum(tl.where(inside_C1, dk1, 0.0), 0))
-    tl.store(row + 2 * width, tl.sum(tl.where(inside_C0, dv0, 0.0), 0) + tl.sum(tl.where(inside_C1, dv1, 0.0), 0))
+    tl.store(row, tl.sum(dq, 0))
+    tl.store(row + width, tl.sum(dk0 + dk1, 0))
+    tl.store(row + 2 * width, tl.sum(dv0 + dv1, 0))
 
 
 def attend(qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int, out: Tensor) -> None:

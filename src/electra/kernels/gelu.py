@@ -5,12 +5,11 @@ Shapes: T tokens, F inner width, R rows of a program, P rows of programs.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 4096
+BLOCK = 2048
 ROWS, COLUMNS = 32, 128
 MOST_ROWS = 128
 
@@ -35,7 +34,7 @@ def _gelu_forward(inner, out, count, BLOCK: tl.constexpr):  # type: ignore[no-un
 
 @triton.jit
 def _gelu_backward(  # type: ignore[no-untyped-def]
-    inner, gradient, sums, tokens, width, steps, R: tl.constexpr, C: tl.constexpr
+    inner, gradient, sums, tokens, width, steps, R: tl.constexpr, C: tl.constexpr, REPLACE: tl.constexpr
 ):
     columns_C = tl.program_id(1) * C + tl.arange(0, C)
     bias_RC = tl.zeros([R, C], tl.float32)
@@ -46,18 +45,17 @@ def _gelu_backward(  # type: ignore[no-untyped-def]
         x = tl.load(inner + place, inside, 0.0).to(tl.float32)
         bell, phi = bell_and_phi(x)
         du = tl.load(gradient + place, inside, 0.0).to(tl.float32) * (phi + x * bell * 0.3989422804014327)
-        tl.store(inner + place, (x * phi).to(inner.dtype.element_ty), inside)
+        if REPLACE:
+            tl.store(inner + place, (x * phi).to(inner.dtype.element_ty), inside)
         tl.store(gradient + place, du.to(gradient.dtype.element_ty), inside)
         bias_RC += du
     line = sums + tl.program_id(0).to(tl.int64) * width
     tl.store(line + columns_C, tl.sum(bias_RC, 0), columns_C < width)
 
 
-def gelu(inner_TF: Tensor) -> Tensor:
-    out_TF = torch.empty_like(inner_TF)
+def gelu(inner_TF: Tensor, *, out: Tensor) -> None:
     count = inner_TF.numel()
-    _gelu_forward[(triton.cdiv(count, BLOCK),)](inner_TF, out_TF, count, BLOCK=BLOCK, num_warps=4)
-    return out_TF
+    _gelu_forward[(triton.cdiv(count, BLOCK),)](inner_TF, out, count, BLOCK=BLOCK, num_warps=4)
 
 
 def programs(tokens: int) -> int:
@@ -66,14 +64,16 @@ def programs(tokens: int) -> int:
     return lines
 
 
-def gelu_backward(inner_TF: Tensor, gradient_TF: Tensor, sums_PF: Tensor) -> None:
-    """Overwrite `gradient_TF` with the gradient before the GELU, `inner_TF` with the GELU's output.
+def gelu_backward(inner_TF: Tensor, gradient_TF: Tensor, sums_PF: Tensor, *, replace: bool) -> None:
+    """Overwrite `gradient_TF` with the gradient before the GELU, and `inner_TF` with its output where that is asked.
 
     `sums_PF` gets, line by line, what adds up to the bias gradient.
     """
     tokens, width = inner_TF.shape
     grid = (len(sums_PF), triton.cdiv(width, COLUMNS))
-    _gelu_backward[grid](inner_TF, gradient_TF, sums_PF, tokens, width, _steps(tokens), R=ROWS, C=COLUMNS, num_warps=4)
+    _gelu_backward[grid](
+        inner_TF, gradient_TF, sums_PF, tokens, width, _steps(tokens), R=ROWS, C=COLUMNS, REPLACE=replace, num_warps=4
+    )
 
 
 def _steps(tokens: int) -> int:

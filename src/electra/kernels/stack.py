@@ -23,7 +23,8 @@ from electra.kernels.aside import Aside
 from electra.kernels.attention import attend, attend_backward
 from electra.kernels.hashing import Drop, drop_at
 
-NARROW = 128
+TOGETHER = 2**22
+"""Products of stacks of this many activations do not fill the chip: those of all layers are made at once."""
 ASIDE = True
 
 
@@ -75,6 +76,8 @@ class _Arrays(NamedTuple):
     mixed_KTD: Tensor
     y_KTD: Tensor
     inner_KTF: Tensor
+    active_KTF: Tensor
+    """The GELU's output; `inner_KTF` itself where the way back puts it there."""
 
 
 @torch.compiler.disable
@@ -113,16 +116,17 @@ class _Stack(torch.autograd.Function):
         def room(count: int, columns: int) -> Tensor:
             return torch.empty(count, tokens, columns, dtype=x_BLD.dtype, device=x_BLD.device)
 
+        inner_KTF = room(layers, inner)
         arrays = _Arrays(
             room(layers + 1, width), room(layers, 3 * width), room(layers, width), room(layers, width),
-            room(layers, inner),
+            inner_KTF, inner_KTF if fused else room(layers, inner),
         )  # fmt: skip
         arrays.x_KTD[0].copy_(x_BLD.view(tokens, width))
         kept: list[_Kept] = []
         for number, block in enumerate(blocks):
             drops = _drops(keys_B, plan, number)
             x, z = arrays.x_KTD[number % (layers + 1)], arrays.x_KTD[(number + 1) % (layers + 1)]
-            qkv, mixed, y, inner_TF = (array[number % layers] for array in arrays[1:])
+            qkv, mixed, y, inner_TF, active = (array[number % layers] for array in arrays[1:])
             torch.addmm(block.qkv_bias, x, block.qkv.t(), out=qkv)
             attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads, out=mixed)
             sum1 = torch.addmm(block.out_bias, mixed, block.out.t())
@@ -136,7 +140,8 @@ class _Stack(torch.autograd.Function):
                 )  # fmt: skip
             else:
                 torch.addmm(block.up_bias, y, block.up.t(), out=inner_TF)
-                sum2 = torch.addmm(block.down_bias, gelus.gelu(inner_TF), block.down.t())
+                gelus.gelu(inner_TF, out=active)
+                sum2 = torch.addmm(block.down_bias, active, block.down.t())
                 mean2, rstd2 = norms.add_norm(
                     sum2, y, block.gamma2, block.beta2, drops[2], length=length, eps=plan.eps, out=z
                 )
@@ -153,10 +158,10 @@ class _Stack(torch.autograd.Function):
         plan, (texts, length, width) = ctx.plan, ctx.shape
         blocks, tokens = _blocks(ctx.weights), texts * length
         layers, inner = len(blocks), len(blocks[0].up)
-        x_KTD, qkv_KTW, mixed_KTD, y_KTD, inner_KTF = ctx.arrays
+        x_KTD, qkv_KTW, mixed_KTD, y_KTD, inner_KTF, active_KTF = ctx.arrays
         gradient = gradient_BLD.contiguous().view(tokens, width)
-        batched = width <= NARROW
-        rooms = layers if batched else 2  # gradients that wait for the products at the end, or for those beside
+        together = layers if tokens * width <= TOGETHER else 1
+        rooms = min(layers, 2 * together)  # one group's gradients wait for their products while the next one's are made
         aside = Aside(gradient.device, enabled=ASIDE)
 
         def room(*shape: int) -> Tensor:
@@ -177,13 +182,14 @@ class _Stack(torch.autograd.Function):
             block, kept = blocks[number], ctx.kept.pop()
             drops = _drops(ctx.keys_B, plan, number)
             d_out, d_down, d_inner = (array[number % rooms] for array in (d_out_KTD, d_down_KTD, d_inner_KTF))
-            aside.await_turn(number + rooms)
+            if (number + 1) % together == 0:
+                aside.await_turn(number // together + 2)
             norms.add_norm_backward(
                 gradient, kept.sum2, kept.mean2, kept.rstd2, block.gamma2, drops[2], d_down,
                 norm_sums[2 * number + 1], length=length,
             )  # fmt: skip
             torch.mm(d_down, block.down, out=d_inner)
-            gelus.gelu_backward(inner_KTF[number], d_inner, gelu_sums[number])
+            gelus.gelu_backward(inner_KTF[number], d_inner, gelu_sums[number], replace=active_KTF is inner_KTF)
             kept.sum2.addmm_(d_inner, block.up)
             norms.add_norm_backward(
                 kept.sum2, kept.sum1, kept.mean1, kept.rstd1, block.gamma1, drops[1], d_out,
@@ -194,23 +200,18 @@ class _Stack(torch.autograd.Function):
                 length=length, heads=plan.heads,
             )  # fmt: skip
             gradient = kept.sum1.addmm_(qkv_KTW[number], block.qkv)
-            if not batched:
+            if number % together == 0:
+                group = slice(number, min(number + together, layers))
+                held = slice(number % rooms, number % rooms + group.stop - group.start)
 
-                def products(
-                    number: int = number, d_out: Tensor = d_out, d_down: Tensor = d_down, d_inner: Tensor = d_inner
-                ) -> None:
-                    torch.mm(d_down.t(), inner_KTF[number], out=down_KDF[number])
-                    torch.mm(d_inner.t(), y_KTD[number], out=up_KFD[number])
-                    torch.mm(d_out.t(), mixed_KTD[number], out=out_KDD[number])
-                    torch.mm(qkv_KTW[number].t(), x_KTD[number], out=qkv_KWD[number])
+                def products(group: slice = group, held: slice = held) -> None:
+                    _product(d_down_KTD[held], active_KTF[group], down_KDF[group])
+                    _product(d_inner_KTF[held], y_KTD[group], up_KFD[group])
+                    _product(d_out_KTD[held], mixed_KTD[group], out_KDD[group])
+                    _product(qkv_KTW[group], x_KTD[group], qkv_KWD[group])
 
-                aside.run(number, products)
+                aside.run(number // together, products)
         aside.join()
-        if batched:
-            torch.bmm(d_down_KTD.transpose(1, 2), inner_KTF, out=down_KDF)
-            torch.bmm(d_inner_KTF.transpose(1, 2), y_KTD, out=up_KFD)
-            torch.bmm(d_out_KTD.transpose(1, 2), mixed_KTD, out=out_KDD)
-            torch.bmm(qkv_KTW.transpose(1, 2), x_KTD[:layers], out=qkv_KWD)
         ctx.arrays = None
         kind = blocks[0].qkv_bias.dtype
         norm_K23D = norm_sums.sum(1).view(layers, 2, 3, width)
@@ -227,6 +228,14 @@ class _Stack(torch.autograd.Function):
                 up_KFD[k], up_bias_KF[k], down_KDF[k], bias_K2D[k, 1], gamma2, beta2,
             )  # fmt: skip
         return gradient.view(ctx.shape), None, None, None, None, *gradients
+
+
+def _product(gradient_KTN: Tensor, given_KTM: Tensor, out_KNM: Tensor) -> None:
+    """The gradients of a few layers' weights."""
+    if len(out_KNM) == 1:
+        torch.mm(gradient_KTN[0].t(), given_KTM[0], out=out_KNM[0])
+    else:
+        torch.bmm(gradient_KTN.transpose(1, 2), given_KTM, out=out_KNM)
 
 
 def _blocks(weights: Sequence[Tensor]) -> list[Block]:
