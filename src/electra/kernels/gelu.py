@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 2048
-ROWS, COLUMNS = 32, 128
+ROWS = 32
 MOST_ROWS = 128
 
 
@@ -70,9 +70,10 @@ def gelu_backward(inner_TF: Tensor, gradient_TF: Tensor, sums_PF: Tensor, *, rep
     `sums_PF` gets, line by line, what adds up to the bias gradient.
     """
     tokens, width = inner_TF.shape
-    grid = (len(sums_PF), triton.cdiv(width, COLUMNS))
+    columns = 128 if width > 256 else 64
+    grid = (len(sums_PF), triton.cdiv(width, columns))
     _gelu_backward[grid](
-        inner_TF, gradient_TF, sums_PF, tokens, width, _steps(tokens), R=ROWS, C=COLUMNS, REPLACE=replace, num_warps=4
+        inner_TF, gradient_TF, sums_PF, tokens, width, _steps(tokens), R=ROWS, C=columns, REPLACE=replace, num_warps=4
     )
 
 

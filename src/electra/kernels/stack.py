@@ -19,13 +19,11 @@ from torch import Tensor
 from electra.kernels import feedforward
 from electra.kernels import gelu as gelus
 from electra.kernels import norm as norms
-from electra.kernels.aside import Aside
 from electra.kernels.attention import attend, attend_backward
 from electra.kernels.hashing import Drop, drop_at
 
 TOGETHER = 2**22
 """Products of stacks of this many activations do not fill the chip: those of all layers are made at once."""
-ASIDE = True
 
 
 class Block(NamedTuple):
@@ -161,8 +159,6 @@ class _Stack(torch.autograd.Function):
         x_KTD, qkv_KTW, mixed_KTD, y_KTD, inner_KTF, active_KTF = ctx.arrays
         gradient = gradient_BLD.contiguous().view(tokens, width)
         together = layers if tokens * width <= TOGETHER else 1
-        rooms = min(layers, 2 * together)  # one group's gradients wait for their products while the next one's are made
-        aside = Aside(gradient.device, enabled=ASIDE)
 
         def room(*shape: int) -> Tensor:
             return torch.empty(shape, dtype=gradient.dtype, device=gradient.device)
@@ -170,8 +166,8 @@ class _Stack(torch.autograd.Function):
         def sums(*shape: int) -> Tensor:
             return torch.empty(shape, dtype=torch.float32, device=gradient.device)
 
-        d_out_KTD, d_down_KTD = room(rooms, tokens, width), room(rooms, tokens, width)
-        d_inner_KTF = room(rooms, tokens, inner)
+        d_out_KTD, d_down_KTD = room(together, tokens, width), room(together, tokens, width)
+        d_inner_KTF = room(together, tokens, inner)
         qkv_KWD, out_KDD = room(layers, 3 * width, width), room(layers, width, width)
         up_KFD, down_KDF = room(layers, inner, width), room(layers, width, inner)
         # One line a program, summed once for all layers at the end.
@@ -181,9 +177,7 @@ class _Stack(torch.autograd.Function):
         for number in reversed(range(layers)):
             block, kept = blocks[number], ctx.kept.pop()
             drops = _drops(ctx.keys_B, plan, number)
-            d_out, d_down, d_inner = (array[number % rooms] for array in (d_out_KTD, d_down_KTD, d_inner_KTF))
-            if (number + 1) % together == 0:
-                aside.await_turn(number // together + 2)
+            d_out, d_down, d_inner = (array[number % together] for array in (d_out_KTD, d_down_KTD, d_inner_KTF))
             norms.add_norm_backward(
                 gradient, kept.sum2, kept.mean2, kept.rstd2, block.gamma2, drops[2], d_down,
                 norm_sums[2 * number + 1], length=length,
@@ -201,17 +195,11 @@ class _Stack(torch.autograd.Function):
             )  # fmt: skip
             gradient = kept.sum1.addmm_(qkv_KTW[number], block.qkv)
             if number % together == 0:
-                group = slice(number, min(number + together, layers))
-                held = slice(number % rooms, number % rooms + group.stop - group.start)
-
-                def products(group: slice = group, held: slice = held) -> None:
-                    _product(d_down_KTD[held], active_KTF[group], down_KDF[group])
-                    _product(d_inner_KTF[held], y_KTD[group], up_KFD[group])
-                    _product(d_out_KTD[held], mixed_KTD[group], out_KDD[group])
-                    _product(qkv_KTW[group], x_KTD[group], qkv_KWD[group])
-
-                aside.run(number // together, products)
-        aside.join()
+                group = slice(number, number + together)
+                _product(d_down_KTD, active_KTF[group], down_KDF[group])
+                _product(d_inner_KTF, y_KTD[group], up_KFD[group])
+                _product(d_out_KTD, mixed_KTD[group], out_KDD[group])
+                _product(qkv_KTW[group], x_KTD[group], qkv_KWD[group])
         ctx.arrays = None
         kind = blocks[0].qkv_bias.dtype
         norm_K23D = norm_sums.sum(1).view(layers, 2, 3, width)
