@@ -14,7 +14,15 @@ from electra.kernels.adamw import Groups, adamw
 SETTINGS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6}
 
 
-@pytest.mark.parametrize("ends", [(5000,), (1200, 1201, 3000, 5000), (1024, 2048, 4096, 4999, 5000)])
+@pytest.mark.parametrize(
+    "ends",
+    [
+        (5000,),
+        (1200, 1201, 3000, 5000),
+        (1024, 2048, 4096, 4999, 5000),
+        tuple(range(77, 5000, 77)),  # as many groups as fine-tuning a large model has
+    ],
+)
 @pytest.mark.parametrize("skip", [False, True])
 def test_one_launch_does_what_a_call_a_group_does(ends: tuple[int, ...], skip: bool) -> None:
     draw = torch.Generator().manual_seed(len(ends))

@@ -1,6 +1,6 @@
 """AdamW over flat buffers in one launch: rates and decays of groups, clipping, skipping, the compute-precision copy.
 
-Shapes: N weights, G groups, E weights of a program.
+Shapes: N weights.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ BLOCK = 1024
 
 @triton.jit
 def _adamw(  # type: ignore[no-untyped-def]
-    weights, gradient, average, square, copy, ends, rates, decays, lr, divisor, skipped,
+    weights, gradient, average, square, copy, groups, rates, decays, lr, divisor, skipped,
     count, copied_from, copied_to, beta1, beta2, eps,
-    GROUPS: tl.constexpr, COPY: tl.constexpr, BLOCK: tl.constexpr,
+    COPY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     # A non-finite gradient changes nothing, and the copy is what it was.
     inside = place < tl.where(tl.load(skipped) == 0.0, count, 0)
-    group = tl.sum((place[:, None] >= tl.load(ends + tl.arange(0, GROUPS))[None, :]).to(tl.int32), 1)
+    group = tl.load(groups + place, inside, 0)
     rate = tl.load(lr) * tl.load(rates + group, inside, 0.0)
     w = tl.load(weights + place, inside, 0.0)
     g = tl.load(gradient + place, inside, 0.0) / tl.load(divisor)
@@ -40,14 +40,17 @@ def _adamw(  # type: ignore[no-untyped-def]
 
 
 class Groups:
-    """Where groups of weights end in the flat buffers, how fast each learns and how much it decays."""
+    """Which group each weight of the flat buffers is in, how fast each group learns and how much it decays.
+
+    A byte a weight: comparing each weight's place with where the groups end takes longer than the rest of the step.
+    """
 
     def __init__(self, groups: list[tuple[int, float, float]], device: torch.device) -> None:
         """`groups`: end, rate as a fraction of the run's, and weight decay, in the order of the buffers."""
-        self.size = triton.next_power_of_2(len(groups))
-        last = 2**31 - 1
-        ends = [end for end, _, _ in groups][:-1]
-        self.ends = torch.tensor(ends + [last] * (self.size - len(ends)), dtype=torch.int32, device=device)
+        assert len(groups) <= 256, "a group's number is a byte"
+        ends = [end for end, _, _ in groups]
+        sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        self.numbers_N = torch.arange(len(groups), dtype=torch.uint8).repeat_interleave(torch.tensor(sizes)).to(device)
         self.rates = torch.tensor([rate for _, rate, _ in groups], dtype=torch.float32, device=device)
         self.decays = torch.tensor([decay for _, _, decay in groups], dtype=torch.float32, device=device)
 
@@ -60,7 +63,7 @@ def adamw(
     """One step of AdamW without bias correction, in place; `copy` gets the new weights of the stretch `copied`."""
     count = len(weights_N)
     _adamw[(triton.cdiv(count, BLOCK),)](
-        weights_N, gradient_N, average_N, square_N, weights_N if copy is None else copy, groups.ends, groups.rates,
+        weights_N, gradient_N, average_N, square_N, weights_N if copy is None else copy, groups.numbers_N, groups.rates,
         groups.decays, lr, divisor, skipped, count, copied.start, copied.stop, beta1, beta2, eps,
-        GROUPS=groups.size, COPY=copy is not None, BLOCK=BLOCK, num_warps=4,
+        COPY=copy is not None, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
