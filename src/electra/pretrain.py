@@ -33,7 +33,7 @@ from electra.train.meter import Line, Meter, Yardstick
 from electra.train.optim import Update
 from electra.train.parallel import World, join
 from electra.train.stages import Stage, StageWeights, plan_stages, stage_until, stages_after, trained_names
-from electra.train.step import Stepper
+from electra.train.step import Stepper, pays_to_compile
 from electra.train.telemetry import Diary, evaluation_line, sample_line, status
 
 Tensors = dict[str, dict[str, Tensor]]
@@ -131,7 +131,6 @@ class _Run:
         self.weights = StageWeights(self.model, stage, compute=self.compute, device=self.device)
         if tensors is not None and position.step != stage.start:
             self.weights.master.load(tensors)
-        compiled = self.device.type == "cuda" if config.train.compile == "auto" else config.train.compile == "on"
         self.stepper = Stepper(
             self.model,
             self.weights.master,
@@ -139,7 +138,8 @@ class _Run:
             stage.objective,
             world=self.world,
             micro_batch=self.micro,
-            compiled=compiled,
+            compiled=pays_to_compile(config, self.device),
+            captured=config.train.compile != "off",
         )
 
     def _train(self, position: Position, stop: Stop) -> Position:

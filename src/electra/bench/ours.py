@@ -15,7 +15,7 @@ from electra.model.electra import build_model, use_plain_operations
 from electra.train.optim import Update
 from electra.train.parallel import World
 from electra.train.stages import StageWeights, plan_stages
-from electra.train.step import Stepper
+from electra.train.step import Stepper, pays_to_compile
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 FIRST_WORD = 5
@@ -48,7 +48,6 @@ def our_step(config: Config, rows: Tensor, *, plain: bool) -> Callable[[], objec
     stage.begin(model)
     compute = hardware.compute_dtype(config.train.precision, device)
     master = StageWeights(model, stage, compute=compute, device=device).master
-    choice = config.train.compile
     stepper = Stepper(
         model,
         master,
@@ -56,6 +55,7 @@ def our_step(config: Config, rows: Tensor, *, plain: bool) -> Callable[[], objec
         stage.objective,
         world=World(),
         micro_batch=config.train.micro_batch or len(rows),
-        compiled=device.type == "cuda" if choice == "auto" else choice == "on",
+        compiled=pays_to_compile(config, device),
+        captured=config.train.compile != "off",
     )
     return lambda: stepper(rows, RATE)

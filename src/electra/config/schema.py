@@ -135,7 +135,8 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the step and capture it in one CUDA graph; auto: on a GPU."""
+    """`on`: compile the step. `auto`: on a GPU, unless fused kernels do the work of a run of less than 100,000 steps or
+    15 minutes, which would be over before a minute of compiling pays. `off`: nor capture it in one CUDA graph."""
     kernels: Literal["auto", "plain"] = "auto"
     """`auto`: fused kernels where there is a GPU and they fit. `plain`: the same, operation by operation."""
     deterministic: bool = False

@@ -36,8 +36,13 @@ def word(x):  # type: ignore[no-untyped-def]
 @triton.jit
 def row_words(keys, site, rows):  # type: ignore[no-untyped-def]
     """The words that the rows of one place in the network start from; `site` as `rng.address` gives it."""
-    key = mix(word(keys) ^ word(site)) + GOLDEN
-    return mix(key ^ mix(word(rows)))
+    return words_under(mix(word(keys) ^ word(site)) + GOLDEN, rows)
+
+
+@triton.jit
+def words_under(keys, rows):  # type: ignore[no-untyped-def]
+    """`row_words` for keys that are a place's own already, as uint32."""
+    return mix(keys ^ mix(word(rows)))
 
 
 @triton.jit

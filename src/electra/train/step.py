@@ -1,6 +1,6 @@
 """One optimizer step, from packed rows to updated weights, without a question to the device.
 
-On a GPU the forward and backward passes are compiled and the whole step is captured in one CUDA graph.
+On a GPU the whole step is captured in one CUDA graph; what fused kernels leave over is compiled first where that pays.
 """
 
 from __future__ import annotations
@@ -10,13 +10,33 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from electra import hardware, kernels
 from electra.batches.masking import Slots
 from electra.batches.sequences import Sequences, unpack
+from electra.config.schema import Config
 from electra.objective.base import Objective, Outcome
 from electra.train.capture import Captured
 from electra.train.optim import Update
 from electra.train.parallel import World
 from electra.train.state import Master
+
+COMPILE_FROM_STEPS, COMPILE_FROM_MINUTES = 100_000, 15.0
+
+
+def pays_to_compile(config: Config, device: torch.device) -> bool:
+    """Whether `train.compile` has the step compiled; auto: on a GPU, unless fused kernels do the work of a short run.
+
+    Compiling takes a minute or more and then saves less than a tenth of a step beside the kernels.
+    """
+    train = config.train
+    if train.compile != "auto" or device.type != "cuda":
+        return train.compile == "on"
+    fused = (
+        kernels.USABLE and train.kernels == "auto" and hardware.compute_dtype(train.precision, device) == torch.bfloat16
+    )
+    fits = kernels.fits(config.data.length, config.model.width // config.model.heads)
+    long = train.max_minutes >= COMPILE_FROM_MINUTES if train.max_minutes else train.steps >= COMPILE_FROM_STEPS
+    return long or not (fused and fits)
 
 
 class Stepper:
@@ -32,11 +52,12 @@ class Stepper:
         world: World,
         micro_batch: int,
         compiled: bool,
+        captured: bool = True,
     ) -> None:
         self._model, self._master, self._update, self.objective = model, master, update, objective
         self._world, self._micro = world, micro_batch
         device = master.weights.device
-        self._capture = compiled and device.type == "cuda"
+        self._capture = captured and device.type == "cuda"
         self._plan: Callable[[Tensor], tuple[Slots, Tensor]] = self._plan_batch
         self._loss: Callable[[Tensor, Slots, Tensor], Outcome] = self._loss_part
         if compiled:
