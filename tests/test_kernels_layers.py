@@ -1,4 +1,4 @@
-"""Fused attention, norm and GELU: forward and backward against float64, dropout bit for bit the plain path's."""
+"""Fused attention, norm, GELU, feed-forward half: there and back against float64, dropout bit for bit the plain one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from kernel_truth import HERE, KEYS, Place, everywhere, exact, leaf, mask_at
 from torch import Tensor
 
+from electra.kernels import feedforward
 from electra.kernels import gelu as gelus
 from electra.kernels import norm as norms
 from electra.kernels.attention import attend, attend_backward
@@ -60,7 +61,8 @@ def test_attention(
     want.backward(exact(gradient))
     assert source.grad is not None
 
-    got = attend(qkv, on_device, drop, length=length, heads=heads)
+    got = torch.full_like(gradient, torch.nan)
+    attend(qkv, on_device, drop, length=length, heads=heads, out=got)
     place.check(got, want, roundings=2)  # the shares, the output
     sums = torch.full((texts, qkv.shape[1]), torch.nan, device=place.device)
     attend_backward(qkv, gradient, on_device, drop, sums, length=length, heads=heads)
@@ -79,7 +81,8 @@ def test_attention_drops_what_the_plain_path_drops(rate: float, site: int) -> No
     qkv = qkv.view(texts * length, -1).to(HERE.device)
     want = mask_at(drop.keys_B, site, heads * length, length, rate).view(texts, heads, length, length)
 
-    mixed = attend(qkv, None, drop, length=length, heads=heads)
+    mixed = torch.empty(texts * length, heads * head, dtype=HERE.dtype, device=HERE.device)
+    attend(qkv, None, drop, length=length, heads=heads, out=mixed)
     seen = mixed.view(texts, length, heads, head)[..., :length].permute(0, 2, 1, 3)
     assert torch.equal((seen != 0).cpu(), want)
 
@@ -115,6 +118,7 @@ def test_norm(
 ) -> None:
     monkeypatch.setattr(norms, "MOST_PROGRAMS", most)
     monkeypatch.setattr(norms, "TILE", tile)
+    monkeypatch.setattr(norms, "TILE_BACK", tile)
     tokens, eps = texts * length, 0.01
     branch, residual = place.numbers(tokens, width, seed=1), place.numbers(tokens, width, seed=2) + 0.5
     gradient = place.numbers(tokens, width, seed=3)
@@ -130,7 +134,8 @@ def test_norm(
     want = F.layer_norm(summed, (width,), g, a, eps)
     want.backward(exact(gradient))
 
-    got, mean, rstd = norms.add_norm(branch, residual, gamma, beta, drop, length=length, eps=eps)
+    got = torch.full_like(branch, torch.nan)
+    mean, rstd = norms.add_norm(branch, residual, gamma, beta, drop, length=length, eps=eps, out=got)
     place.check(got, want, roundings=1)
     place.check(branch, summed, roundings=1)
     place.check(mean, summed.mean(1), roundings=0)
@@ -155,7 +160,8 @@ def test_norm_drops_what_the_plain_path_drops(rate: float, site: int, width: int
     want = mask_at(drop.keys_B, site, length, width, rate).view(-1, width)
     branch = torch.ones(texts * length, width, dtype=HERE.dtype, device=HERE.device)
     residual, gamma = torch.zeros_like(branch), torch.ones(width, device=HERE.device)
-    _, mean, rstd = norms.add_norm(branch, residual, gamma, gamma, drop, length=length, eps=1e-3)
+    out = torch.empty_like(branch)
+    mean, rstd = norms.add_norm(branch, residual, gamma, gamma, drop, length=length, eps=1e-3, out=out)
     assert torch.equal((branch != 0).cpu(), want)
     gradient = HERE.numbers(texts * length, width, seed=0)
     back = torch.empty_like(branch)
@@ -166,10 +172,10 @@ def test_norm_drops_what_the_plain_path_drops(rate: float, site: int, width: int
 
 
 @pytest.mark.parametrize(
-    ("place", "tokens", "width", "most"),
-    everywhere((111, 80, 1), (37, 130, 128), (150, 48, 2), (1, 5, 128), half=torch.bfloat16),
+    ("place", "tokens", "width", "most", "replace"),
+    everywhere((111, 80, 1, True), (37, 130, 128, False), (150, 48, 2, True), (1, 5, 128, False), half=torch.bfloat16),
 )
-def test_gelu(place: Place, tokens: int, width: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gelu(place: Place, tokens: int, width: int, most: int, replace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gelus, "MOST_ROWS", most)
     inner, gradient = place.numbers(tokens, width, seed=1, scale=2.0), place.numbers(tokens, width, seed=2)
     inner[0, :5] = torch.tensor([0.0, -9.0, 9.0, -5.0, 1e-3])
@@ -177,12 +183,16 @@ def test_gelu(place: Place, tokens: int, width: int, most: int, monkeypatch: pyt
     want = F.gelu(source)
     want.backward(exact(gradient))
     assert source.grad is not None
-    place.check(gelus.gelu(inner), want, roundings=1)
+    active = torch.full_like(inner, torch.nan)
+    gelus.gelu(inner, out=active)
+    place.check(active, want, roundings=1)
     sums = torch.full((gelus.programs(tokens), width), torch.nan, device=place.device)
     assert len(sums) <= most
-    gelus.gelu_backward(inner, gradient, sums)
+    before = inner.clone()
+    gelus.gelu_backward(inner, gradient, sums, replace=replace)
     place.check(gradient, source.grad, roundings=1)
     place.check(sums.sum(0), source.grad.sum(0), roundings=0)
+    assert torch.equal(inner, active if replace else before)
 
 
 def test_gelu_is_the_exact_one() -> None:
@@ -192,7 +202,53 @@ def test_gelu_is_the_exact_one() -> None:
     want = F.gelu(source)
     want.sum().backward()
     assert source.grad is not None
-    assert float((exact(gelus.gelu(x)) - want.detach()).abs().max()) < 1e-6
+    got = torch.empty_like(x)
+    gelus.gelu(x, out=got)
+    assert float((exact(got) - want.detach()).abs().max()) < 1e-6
     gradient = torch.ones_like(x)
-    gelus.gelu_backward(x, gradient, torch.empty(gelus.programs(100), 200, device=HERE.device))
+    gelus.gelu_backward(x, gradient, torch.empty(gelus.programs(100), 200, device=HERE.device), replace=False)
     assert float((exact(gradient) - source.grad).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("place", "texts", "length", "width", "inner", "rate", "site"),
+    everywhere(
+        (2, 37, 32, 128, 0.1, 2),
+        (1, 5, 64, 64, 0.0, 0),
+        (3, 30, 128, 128, 0.3, 7),
+        (1, 130, 128, 64, 0.1, 5),
+        half=torch.float16,
+    ),
+)
+def test_feed_forward(place: Place, texts: int, length: int, width: int, inner: int, rate: float, site: int) -> None:
+    tokens, eps = texts * length, 0.01
+    x = place.numbers(tokens, width, seed=1)
+    up, down = (place.numbers(*s, seed=n, scale=0.1) for n, s in enumerate(((inner, width), (width, inner)), 3))
+    up_bias, down_bias = place.numbers(inner, seed=5, scale=0.3), place.numbers(width, seed=6, scale=0.3)
+    gamma, beta = place.numbers(width, seed=7, scale=0.3).float() + 1, place.numbers(width, seed=8).float()
+    drop = drop_at(place.keys(texts), rate, site)
+
+    before = F.linear(exact(x), exact(up), exact(up_bias))
+    shown = F.linear(F.gelu(before), exact(down), exact(down_bias))
+    if drop.keys_B is not None:
+        shown = shown * mask_at(drop.keys_B, site, length, width, rate).view(tokens, width) / (1 - rate)
+    summed = exact(x) + shown
+    want = F.layer_norm(summed, (width,), exact(gamma), exact(beta), eps)
+
+    inner_TF = torch.full((tokens, inner), torch.nan, dtype=place.dtype, device=place.device)
+    got = torch.full_like(x, torch.nan)
+    kept, mean, rstd = feedforward.feed_forward(
+        x, up, up_bias, down, down_bias, gamma, beta, drop, length=length, eps=eps, inner=inner_TF, out=got
+    )
+    place.check(inner_TF, before, roundings=1)
+    place.check(kept, summed, roundings=3)
+    place.check(got, want, roundings=3)
+    place.check(mean, summed.mean(1), roundings=1)
+    place.check(rstd, (summed.var(1, correction=0) + eps).rsqrt(), roundings=2)
+
+
+def test_a_feed_forward_half_needs_known_sizes_and_enough_rows() -> None:
+    rows = feedforward.FEWEST_PROGRAMS * feedforward.TILES[64].rows
+    assert feedforward.fits(rows, 64, 256)
+    assert not feedforward.fits(rows - feedforward.TILES[64].rows, 64, 256)
+    assert not feedforward.fits(rows, 64, 250) and not feedforward.fits(rows, 768, 3072)

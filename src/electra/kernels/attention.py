@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -128,19 +127,17 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     tl.store(base + width + second[:, None] * (3 * width) + inner_H[None, :], dk1.to(q_LH.dtype), inside_C1)
     tl.store(base + 2 * width + rows_C[:, None] * (3 * width) + inner_H[None, :], dv0.to(q_LH.dtype), inside_C0)
     tl.store(base + 2 * width + second[:, None] * (3 * width) + inner_H[None, :], dv1.to(q_LH.dtype), inside_C1)
+    # Rows past the end have no gradient, so nothing need be left out of the sums.
     row = sums + text * 3 * width + head * H + inner_H
-    tl.store(row, tl.sum(tl.where(inside_L, dq, 0.0), 0))
-    tl.store(row + width, tl.sum(tl.where(inside_C0, dk0, 0.0), 0) + tl.sum(tl.where(inside_C1, dk1, 0.0), 0))
-    tl.store(row + 2 * width, tl.sum(tl.where(inside_C0, dv0, 0.0), 0) + tl.sum(tl.where(inside_C1, dv1, 0.0), 0))
+    tl.store(row, tl.sum(dq, 0))
+    tl.store(row + width, tl.sum(dk0 + dk1, 0))
+    tl.store(row + 2 * width, tl.sum(dv0 + dv1, 0))
 
 
-def attend(qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int) -> Tensor:
-    """(T, N·H) softmax attention of every head, dropout included."""
-    tokens, width = qkv_TW.shape[0], qkv_TW.shape[1] // 3
-    out_TD = torch.empty(tokens, width, dtype=qkv_TW.dtype, device=qkv_TW.device)
+def attend(qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int, out: Tensor) -> None:
+    """Fill `out` (T, N·H) with softmax attention of every head, dropout included."""
     arguments, constants = _arguments(qkv_TW, lengths_B, drop, length=length, heads=heads)
-    _attention_forward[(tokens // length * heads,)](qkv_TW, out_TD, *arguments, **constants, num_warps=WARPS)
-    return out_TD
+    _attention_forward[(len(qkv_TW) // length * heads,)](qkv_TW, out, *arguments, **constants, num_warps=WARPS)
 
 
 def attend_backward(

@@ -5,18 +5,17 @@ Shapes: T tokens, F inner width, R rows of a program, P rows of programs.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 4096
-ROWS, COLUMNS = 32, 128
+BLOCK = 2048
+ROWS = 32
 MOST_ROWS = 128
 
 
 @triton.jit
-def _bell_and_phi(x):  # type: ignore[no-untyped-def]
+def bell_and_phi(x):  # type: ignore[no-untyped-def]
     """exp(-x²/2) and the normal distribution's cumulative function, to 1e-7 (Abramowitz and Stegun 7.1.26)."""
     bell = tl.exp2(x * x * -0.7213475204444817)
     t = 1.0 / (1.0 + 0.2316418882663604 * tl.abs(x))
@@ -29,13 +28,13 @@ def _bell_and_phi(x):  # type: ignore[no-untyped-def]
 def _gelu_forward(inner, out, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(inner + place, place < count, 0.0).to(tl.float32)
-    _, phi = _bell_and_phi(x)
+    _, phi = bell_and_phi(x)
     tl.store(out + place, (x * phi).to(out.dtype.element_ty), place < count)
 
 
 @triton.jit
 def _gelu_backward(  # type: ignore[no-untyped-def]
-    inner, gradient, sums, tokens, width, steps, R: tl.constexpr, C: tl.constexpr
+    inner, gradient, sums, tokens, width, steps, R: tl.constexpr, C: tl.constexpr, REPLACE: tl.constexpr
 ):
     columns_C = tl.program_id(1) * C + tl.arange(0, C)
     bias_RC = tl.zeros([R, C], tl.float32)
@@ -44,19 +43,19 @@ def _gelu_backward(  # type: ignore[no-untyped-def]
         inside = (rows_R < tokens)[:, None] & (columns_C < width)[None, :]
         place = rows_R.to(tl.int64)[:, None] * width + columns_C[None, :]
         x = tl.load(inner + place, inside, 0.0).to(tl.float32)
-        bell, phi = _bell_and_phi(x)
+        bell, phi = bell_and_phi(x)
         du = tl.load(gradient + place, inside, 0.0).to(tl.float32) * (phi + x * bell * 0.3989422804014327)
+        if REPLACE:
+            tl.store(inner + place, (x * phi).to(inner.dtype.element_ty), inside)
         tl.store(gradient + place, du.to(gradient.dtype.element_ty), inside)
         bias_RC += du
     line = sums + tl.program_id(0).to(tl.int64) * width
     tl.store(line + columns_C, tl.sum(bias_RC, 0), columns_C < width)
 
 
-def gelu(inner_TF: Tensor) -> Tensor:
-    out_TF = torch.empty_like(inner_TF)
+def gelu(inner_TF: Tensor, *, out: Tensor) -> None:
     count = inner_TF.numel()
-    _gelu_forward[(triton.cdiv(count, BLOCK),)](inner_TF, out_TF, count, BLOCK=BLOCK, num_warps=4)
-    return out_TF
+    _gelu_forward[(triton.cdiv(count, BLOCK),)](inner_TF, out, count, BLOCK=BLOCK, num_warps=4)
 
 
 def programs(tokens: int) -> int:
@@ -65,14 +64,17 @@ def programs(tokens: int) -> int:
     return lines
 
 
-def gelu_backward(inner_TF: Tensor, gradient_TF: Tensor, sums_PF: Tensor) -> None:
-    """Overwrite `gradient_TF` with the gradient before the GELU.
+def gelu_backward(inner_TF: Tensor, gradient_TF: Tensor, sums_PF: Tensor, *, replace: bool) -> None:
+    """Overwrite `gradient_TF` with the gradient before the GELU, and `inner_TF` with its output where that is asked.
 
     `sums_PF` gets, line by line, what adds up to the bias gradient.
     """
     tokens, width = inner_TF.shape
-    grid = (len(sums_PF), triton.cdiv(width, COLUMNS))
-    _gelu_backward[grid](inner_TF, gradient_TF, sums_PF, tokens, width, _steps(tokens), R=ROWS, C=COLUMNS, num_warps=4)
+    columns = 128 if width > 256 else 64
+    grid = (len(sums_PF), triton.cdiv(width, columns))
+    _gelu_backward[grid](
+        inner_TF, gradient_TF, sums_PF, tokens, width, _steps(tokens), R=ROWS, C=columns, REPLACE=replace, num_warps=4
+    )
 
 
 def _steps(tokens: int) -> int:

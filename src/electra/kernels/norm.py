@@ -12,9 +12,10 @@ from torch import Tensor
 
 from electra.kernels.hashing import Drop, kept, row_words
 
-MOST_PROGRAMS = 256
 TILE = 2048
-"""Elements of half a row, times rows, that a program holds."""
+"""Elements of half a row, times rows, that a program of the way there holds."""
+TILE_BACK, MOST_PROGRAMS = 512, 1024
+"""The same on the way back, one warp a program: sums over rows cost most where warps must share them."""
 
 
 @triton.jit(do_not_specialize=["site"])
@@ -69,7 +70,7 @@ def _norm_backward(  # type: ignore[no-untyped-def]
     bias0 = tl.zeros([R, C], tl.float32)
     bias1 = tl.zeros([R, C], tl.float32)
     kind = branch.dtype.element_ty
-    for step in tl.range(steps, num_stages=2):
+    for step in tl.range(steps, num_stages=3):
         rows_R = (tl.program_id(0) * steps + step) * R + tl.arange(0, R)
         in0 = (rows_R < tokens)[:, None] & (columns_C < HALF)[None, :]
         in1 = (rows_R < tokens)[:, None] & (columns_C < D - HALF)[None, :]
@@ -114,28 +115,28 @@ def _norm_backward(  # type: ignore[no-untyped-def]
 
 
 def add_norm(
-    branch_TD: Tensor, residual_TD: Tensor, gamma_D: Tensor, beta_D: Tensor, drop: Drop, *, length: int, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """LayerNorm(residual + dropout(branch)), and each row's mean and inverse deviation for the way back.
+    branch_TD: Tensor, residual_TD: Tensor, gamma_D: Tensor, beta_D: Tensor, drop: Drop,
+    *, length: int, eps: float, out: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Fill `out` with LayerNorm(residual + dropout(branch)); each row's mean and inverse deviation.
 
     `branch_TD` is overwritten with the sum, which the way back needs too.
     """
     tokens, width = branch_TD.shape
-    rows, half, block = _tile(width)
-    out_TD = torch.empty_like(residual_TD)
+    rows, half, block = _tile(width, TILE)
     mean_T, rstd_T = torch.empty(2, tokens, dtype=torch.float32, device=branch_TD.device).unbind()
     keys = branch_TD if drop.keys_B is None else drop.keys_B
     _norm_forward[(triton.cdiv(tokens, rows),)](
-        branch_TD, residual_TD, out_TD, mean_T, rstd_T, gamma_D, beta_D, keys, drop.site, tokens, length,
+        branch_TD, residual_TD, out, mean_T, rstd_T, gamma_D, beta_D, keys, drop.site, tokens, length,
         drop.threshold, drop.grow, eps,
         D=width, HALF=half, C=block, R=rows, DROP=drop.keys_B is not None, num_warps=4,
     )  # fmt: skip
-    return out_TD, mean_T, rstd_T
+    return mean_T, rstd_T
 
 
 def programs(tokens: int, width: int) -> int:
     """How many lines of sums `add_norm_backward` writes."""
-    rows, _, _ = _tile(width)
+    rows, _, _ = _tile(width, TILE_BACK)
     lines: int = triton.cdiv(tokens, rows * _steps(tokens, rows))
     return lines
 
@@ -149,20 +150,20 @@ def add_norm_backward(
     `sums_P3D` gets, line by line, what adds up to the gradients of gamma, beta, and the bias of the branch.
     """
     tokens, width = summed_TD.shape
-    rows, half, block = _tile(width)
+    rows, half, block = _tile(width, TILE_BACK)
     keys = summed_TD if drop.keys_B is None else drop.keys_B
     _norm_backward[(len(sums_P3D),)](
         gradient_TD, summed_TD, branch_TD, sums_P3D, mean_T, rstd_T, gamma_D, keys, drop.site, tokens, length,
         drop.threshold, drop.grow, _steps(tokens, rows),
-        D=width, HALF=half, C=block, R=rows, DROP=drop.keys_B is not None, num_warps=4,
+        D=width, HALF=half, C=block, R=rows, DROP=drop.keys_B is not None, num_warps=1,
     )  # fmt: skip
 
 
-def _tile(width: int) -> tuple[int, int, int]:
+def _tile(width: int, tile: int) -> tuple[int, int, int]:
     """Rows of a program, half of a row, and the power of two that holds it."""
     half = (width + 1) // 2
     block = triton.next_power_of_2(half)
-    return max(1, TILE // block), half, block
+    return max(1, tile // block), half, block
 
 
 def _steps(tokens: int, rows: int) -> int:

@@ -7,12 +7,16 @@ the constant step handed to it here. It takes learning rate, clipping and the sk
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
+from electra.kernels import USABLE
 from electra.train.state import Master
+
+if TYPE_CHECKING:
+    from electra.kernels.adamw import Groups
 
 _UNCORRECTED = 1e9  # 0.999 ** 1e9 == 0.0 in double precision
 
@@ -45,6 +49,7 @@ class Update:
             together[group.scale, optim.weight_decay if group.decayed else 0.0].append(group.part)
         self._calls = [(parts, decay) for (_, decay), parts in together.items()]
         self._scales = torch.tensor([scale for scale, _ in together], device=device)
+        self._groups = _groups(master, optim.weight_decay) if USABLE and device.type == "cuda" else None
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         """The gradient's norm before clipping, and 1 where the step was skipped."""
@@ -52,6 +57,9 @@ class Update:
         norm = torch.linalg.vector_norm(master.gradient)
         skipped = (~torch.isfinite(norm)).float()
         divisor = (norm / optim.clip).clamp(min=1.0)
+        if self._groups is not None:
+            self._in_one_launch(self._groups, divisor, skipped)
+            return norm, skipped
         rates = (self.lr * self._scales).unbind()
         for (parts, decay), lr in zip(self._calls, rates, strict=True):
             torch._fused_adamw_(
@@ -73,3 +81,30 @@ class Update:
             )
         master.refresh()
         return norm, skipped
+
+    def _in_one_launch(self, groups: Groups, divisor: Tensor, skipped: Tensor) -> None:
+        from electra.kernels.adamw import adamw
+
+        master, optim = self._master, self._optim
+        adamw(
+            master.weights,
+            master.gradient,
+            master.average,
+            master.square,
+            groups,
+            lr=self.lr,
+            divisor=divisor,
+            skipped=skipped,
+            beta1=optim.beta1,
+            beta2=optim.beta2,
+            eps=optim.eps,
+            copy=master.copy,
+            copied=master.copied,
+        )
+
+
+def _groups(master: Master, decay: float) -> Groups:
+    from electra.kernels.adamw import Groups
+
+    found = [(group.part.stop, group.scale, decay if group.decayed else 0.0) for group in master.groups]
+    return Groups(found, master.weights.device)

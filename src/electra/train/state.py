@@ -52,21 +52,21 @@ class Weights:
             for kind in (TABLE, MATRIX, BIAS, VECTOR)
         ]
         self.groups = _groups([(kinds[name] <= MATRIX, scale(name)) for name in self.names], self._sizes)
-        self._compute_range = slice(ends[TABLE], ends[BIAS])
+        self.copied = slice(ends[TABLE], ends[BIAS])
         self.weights = torch.cat([p.detach().to(device, torch.float32).flatten() for p in self._parameters])
-        self._copy = None if compute == torch.float32 else self.weights[self._compute_range].to(compute)
+        self.copy = None if compute == torch.float32 else self.weights[self.copied].to(compute)
         self.release()
-        if self._copy is not None:
+        if self.copy is not None:
             middle = [p for p, name in zip(self._parameters, self.names, strict=True) if kinds[name] in (MATRIX, BIAS)]
-            parts = self._copy.split([p.numel() for p in middle])
+            parts = self.copy.split([p.numel() for p in middle])
             for parameter, part in zip(middle, parts, strict=True):
                 parameter.data = part.view(parameter.shape)
         model.to(device)
 
     def refresh(self) -> None:
         """Bring the compute-precision copy up to date with the weights."""
-        if self._copy is not None:
-            self._copy.copy_(self.weights[self._compute_range])
+        if self.copy is not None:
+            self.copy.copy_(self.weights[self.copied])
 
     def release(self) -> None:
         """Give every parameter of the model its fp32 values."""
