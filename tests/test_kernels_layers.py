@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from kernel_truth import HERE, KEYS, Place, everywhere, exact, leaf, mask_at
 from torch import Tensor
 
-from electra.kernels import feedforward
+from electra.kernels import attention, feedforward
 from electra.kernels import gelu as gelus
 from electra.kernels import norm as norms
 from electra.kernels.attention import attend, attend_backward
@@ -43,6 +43,10 @@ def true_attention(
         (99, 3, 16, (64, 50), 0.0, 2),
         (127, 1, 32, (63, 127), 0.1, 9),
         (128, 1, 64, None, 0.1, 10),
+        # More tokens than one program holds.
+        (129, 1, 16, None, 0.1, 3),
+        (200, 2, 32, (200, 1, 77, 129), 0.3, 5),
+        (300, 1, 64, (290, 128), 0.1, 6),
         half=torch.float16,
     ),
 )
@@ -62,18 +66,22 @@ def test_attention(
     assert source.grad is not None
 
     got = torch.full_like(gradient, torch.nan)
-    attend(qkv, on_device, drop, length=length, heads=heads, out=got)
+    level = attend(qkv, on_device, drop, length=length, heads=heads, out=got)
     place.check(got, want, roundings=2)  # the shares, the output
     sums = torch.full((texts, qkv.shape[1]), torch.nan, device=place.device)
-    attend_backward(qkv, gradient, on_device, drop, sums, length=length, heads=heads)
+    attend_backward(qkv, gradient, got, level, on_device, drop, sums, length=length, heads=heads)
     # The shares or their gradients, the output; and one more, since an element's error is not bounded by its own size.
     place.check(qkv, source.grad, roundings=3)
     place.check(sums, source.grad.view(texts, length, -1).sum(1), roundings=3)
 
 
+@pytest.mark.parametrize("longest", [128, 16])
 @pytest.mark.parametrize(("rate", "site"), DROPS)
-def test_attention_drops_what_the_plain_path_drops(rate: float, site: int) -> None:
+def test_attention_drops_what_the_plain_path_drops(
+    rate: float, site: int, longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All shares equal and each value of its own column: outputs and gradients show the mask."""
+    monkeypatch.setattr(attention, "LONGEST", longest)
     texts, length, heads, head = 2, 37, 2, 64
     drop = Drop(HERE.keys(texts), rate, site)
     qkv = torch.zeros(texts, length, 3, heads, head, dtype=HERE.dtype)
@@ -82,13 +90,13 @@ def test_attention_drops_what_the_plain_path_drops(rate: float, site: int) -> No
     want = mask_at(drop.keys_B, site, heads * length, length, rate).view(texts, heads, length, length)
 
     mixed = torch.empty(texts * length, heads * head, dtype=HERE.dtype, device=HERE.device)
-    attend(qkv, None, drop, length=length, heads=heads, out=mixed)
+    level = attend(qkv, None, drop, length=length, heads=heads, out=mixed)
     seen = mixed.view(texts, length, heads, head)[..., :length].permute(0, 2, 1, 3)
     assert torch.equal((seen != 0).cpu(), want)
 
     columns = torch.eye(length, head).repeat(texts, heads).to(HERE.dtype).to(HERE.device)
     sums = torch.empty(texts, qkv.shape[1], device=HERE.device)
-    attend_backward(qkv, columns, None, drop, sums, length=length, heads=heads)
+    attend_backward(qkv, columns, mixed, level, None, drop, sums, length=length, heads=heads)
     values = qkv.view(texts, length, 3, heads, head)[:, :, 2, :, :length].permute(0, 2, 3, 1)
     assert torch.equal((values != 0).cpu(), want)
 

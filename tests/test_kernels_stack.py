@@ -181,7 +181,7 @@ def test_without_gradients_nothing_is_kept(learning: bool, monkeypatch: pytest.M
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(
-    ("length", "width", "fused"), [(15, 64, False), (16, 64, True), (128, 64, True), (129, 64, False), (20, 48, False)]
+    ("length", "width", "fused"), [(15, 64, False), (16, 64, True), (128, 64, True), (129, 64, True), (20, 48, False)]
 )
 def test_an_encoder_takes_the_fused_way_where_it_fits(length: int, width: int, fused: bool) -> None:
     encoder, x = network(HERE, width=width, heads=1), HERE.numbers(2, length, width, seed=1)

@@ -58,6 +58,7 @@ class Plan:
 class _Kept(NamedTuple):
     """What the way back overwrites of one layer, and what it reads of its rows."""
 
+    level: Tensor | None
     sum1: Tensor
     mean1: Tensor
     rstd1: Tensor
@@ -126,7 +127,7 @@ class _Stack(torch.autograd.Function):
             x, z = arrays.x_KTD[number % (layers + 1)], arrays.x_KTD[(number + 1) % (layers + 1)]
             qkv, mixed, y, inner_TF, active = (array[number % layers] for array in arrays[1:])
             torch.addmm(block.qkv_bias, x, block.qkv.t(), out=qkv)
-            attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads, out=mixed)
+            level = attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads, out=mixed)
             sum1 = torch.addmm(block.out_bias, mixed, block.out.t())
             mean1, rstd1 = norms.add_norm(
                 sum1, x, block.gamma1, block.beta1, drops[1], length=length, eps=plan.eps, out=y
@@ -144,7 +145,7 @@ class _Stack(torch.autograd.Function):
                     sum2, y, block.gamma2, block.beta2, drops[2], length=length, eps=plan.eps, out=z
                 )
             if needed:
-                kept.append(_Kept(sum1, mean1, rstd1, sum2, mean2, rstd2))
+                kept.append(_Kept(level, sum1, mean1, rstd1, sum2, mean2, rstd2))
         ctx.kept, ctx.arrays, ctx.weights, ctx.plan = kept, arrays if needed else None, weights, plan
         ctx.lengths_B, ctx.keys_B, ctx.shape = lengths_B, keys_B, x_BLD.shape
         return arrays.x_KTD[len(blocks) % (layers + 1)].view(x_BLD.shape)
@@ -190,8 +191,8 @@ class _Stack(torch.autograd.Function):
                 norm_sums[2 * number], length=length,
             )  # fmt: skip
             attend_backward(
-                qkv_KTW[number], d_out @ block.out, ctx.lengths_B, drops[0], qkv_sums[number],
-                length=length, heads=plan.heads,
+                qkv_KTW[number], d_out @ block.out, mixed_KTD[number], kept.level, ctx.lengths_B, drops[0],
+                qkv_sums[number], length=length, heads=plan.heads,
             )  # fmt: skip
             gradient = kept.sum1.addmm_(qkv_KTW[number], block.qkv)
             if number % together == 0:
