@@ -33,7 +33,7 @@ from electra.train.meter import Line, Meter, Yardstick
 from electra.train.optim import Update
 from electra.train.parallel import World, join
 from electra.train.stages import Stage, StageWeights, plan_stages, stage_until, stages_after, trained_names
-from electra.train.step import Stepper, pays_to_compile
+from electra.train.step import Stepper, pays_to_compile, rows_at_once
 from electra.train.telemetry import Diary, evaluation_line, sample_line, status
 
 Tensors = dict[str, dict[str, Tensor]]
@@ -87,7 +87,7 @@ class _Run:
         self.compute = hardware.compute_dtype(config.train.precision, device)
         self.share = world.share(config.train.batch_size)
         rows = self.share.stop - self.share.start
-        self.micro = min(config.train.micro_batch or rows, rows)
+        self.micro = rows_at_once(config, rows)
         self.peak_flops = hardware.peak_flops(device, self.compute)
         self.stream = Stream(prepared.train, config.data, specials, seed=config.seed)
         held_out = Stream(prepared.held_out, config.data, specials, seed=HELD_OUT_SEED)

@@ -15,7 +15,7 @@ from electra.model.electra import build_model, use_plain_operations
 from electra.train.optim import Update
 from electra.train.parallel import World
 from electra.train.stages import StageWeights, plan_stages
-from electra.train.step import Stepper, pays_to_compile
+from electra.train.step import Stepper, pays_to_compile, rows_at_once
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 FIRST_WORD = 5
@@ -54,7 +54,7 @@ def our_step(config: Config, rows: Tensor, *, plain: bool) -> Callable[[], objec
         Update(master, config.optim),
         stage.objective,
         world=World(),
-        micro_batch=config.train.micro_batch or len(rows),
+        micro_batch=rows_at_once(config, len(rows)),
         compiled=pays_to_compile(config, device),
         captured=config.train.compile != "off",
     )

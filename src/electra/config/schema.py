@@ -127,7 +127,7 @@ class TrainConfig:
     batch_size: int = 128
     """Sequences a step, over all processes."""
     micro_batch: int = 0
-    """Sequences a forward pass; 0 means the whole batch at once."""
+    """Sequences a forward pass; 0 means the whole batch, in equal parts where it has more than 65,536 tokens."""
     max_minutes: float = 0.0
     """Time budget; 0 means none. Turned into a step count once, from measured speed, and stored."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"

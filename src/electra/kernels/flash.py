@@ -15,9 +15,9 @@ from torch import Tensor
 
 from electra.kernels.hashing import Drop, mix, precision, row_words, word
 
-QUERIES, KEYS = 128, 64
-"""A block on the way there, and for the queries' gradients; the other way round for the keys' and values'."""
-WARPS = 8
+QUERIES, KEYS = 64, 64
+"""Of a block: small enough that a multiprocessor has two or three to go between."""
+WARPS = 4
 
 
 @triton.jit
@@ -212,14 +212,11 @@ def attend_backward(
     """
     programs = len(qkv_TW) // length * heads
     d_qkv_TW = torch.empty_like(qkv_TW)  # every block reads what others have the gradients of
-    for kernel, blocks, queries, keys in (
-        (_flash_backward_queries, triton.cdiv(length, QUERIES), QUERIES, KEYS),
-        (_flash_backward_keys, triton.cdiv(length, QUERIES), KEYS, QUERIES),
-    ):
-        kernel[(programs, blocks)](
+    for kernel, block in ((_flash_backward_queries, QUERIES), (_flash_backward_keys, KEYS)):
+        kernel[(programs, triton.cdiv(length, block))](
             qkv_TW, d_qkv_TW, gradient_TD, mixed_TD, level_TN,
             *numbers(qkv_TW, lengths_B, drop, length=length, heads=heads),
-            H=qkv_TW.shape[1] // 3 // heads, Q=queries, K=keys, RAGGED=lengths_B is not None,
+            H=qkv_TW.shape[1] // 3 // heads, Q=QUERIES, K=KEYS, RAGGED=lengths_B is not None,
             DROP=drop.keys_B is not None, PRECISION=precision(qkv_TW.dtype), num_warps=WARPS,
         )  # fmt: skip
     qkv_TW.copy_(d_qkv_TW)

@@ -20,6 +20,7 @@ from electra.train.optim import Update
 from electra.train.parallel import World
 from electra.train.state import Master
 
+TOKENS_AT_ONCE = 2**16  # more only take memory: the chip is full
 COMPILE_FROM_STEPS, COMPILE_FROM_MINUTES = 100_000, 15.0
 
 
@@ -37,6 +38,14 @@ def pays_to_compile(config: Config, device: torch.device) -> bool:
     fits = kernels.fits(config.data.length, config.model.width // config.model.heads)
     long = train.max_minutes >= COMPILE_FROM_MINUTES if train.max_minutes else train.steps >= COMPILE_FROM_STEPS
     return long or not (fused and fits)
+
+
+def rows_at_once(config: Config, rows: int) -> int:
+    """Sequences of a forward pass, of a process's `rows`: `train.micro_batch`, or equal parts that are large enough."""
+    if config.train.micro_batch:
+        return min(config.train.micro_batch, rows)
+    parts = -(-rows * config.data.length // TOKENS_AT_ONCE)
+    return -(-rows // parts)
 
 
 class Stepper:
