@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from kernel_truth import HERE, KEYS, Place, everywhere, exact, leaf, mask_at
 from torch import Tensor
 
-from electra.kernels import attention, feedforward
+from electra.kernels import attention
 from electra.kernels import gelu as gelus
 from electra.kernels import norm as norms
 from electra.kernels.attention import attend, attend_backward
@@ -216,47 +216,3 @@ def test_gelu_is_the_exact_one() -> None:
     gradient = torch.ones_like(x)
     gelus.gelu_backward(x, gradient, torch.empty(gelus.programs(100), 200, device=HERE.device), replace=False)
     assert float((exact(gradient) - source.grad).abs().max()) < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("place", "texts", "length", "width", "inner", "rate", "site"),
-    everywhere(
-        (2, 37, 32, 128, 0.1, 2),
-        (1, 5, 64, 64, 0.0, 0),
-        (3, 30, 128, 128, 0.3, 7),
-        (1, 130, 128, 64, 0.1, 5),
-        half=torch.float16,
-    ),
-)
-def test_feed_forward(place: Place, texts: int, length: int, width: int, inner: int, rate: float, site: int) -> None:
-    tokens, eps = texts * length, 0.01
-    x = place.numbers(tokens, width, seed=1)
-    up, down = (place.numbers(*s, seed=n, scale=0.1) for n, s in enumerate(((inner, width), (width, inner)), 3))
-    up_bias, down_bias = place.numbers(inner, seed=5, scale=0.3), place.numbers(width, seed=6, scale=0.3)
-    gamma, beta = place.numbers(width, seed=7, scale=0.3).float() + 1, place.numbers(width, seed=8).float()
-    drop = drop_at(place.keys(texts), rate, site)
-
-    before = F.linear(exact(x), exact(up), exact(up_bias))
-    shown = F.linear(F.gelu(before), exact(down), exact(down_bias))
-    if drop.keys_B is not None:
-        shown = shown * mask_at(drop.keys_B, site, length, width, rate).view(tokens, width) / (1 - rate)
-    summed = exact(x) + shown
-    want = F.layer_norm(summed, (width,), exact(gamma), exact(beta), eps)
-
-    inner_TF = torch.full((tokens, inner), torch.nan, dtype=place.dtype, device=place.device)
-    got = torch.full_like(x, torch.nan)
-    kept, mean, rstd = feedforward.feed_forward(
-        x, up, up_bias, down, down_bias, gamma, beta, drop, length=length, eps=eps, inner=inner_TF, out=got
-    )
-    place.check(inner_TF, before, roundings=1)
-    place.check(kept, summed, roundings=3)
-    place.check(got, want, roundings=3)
-    place.check(mean, summed.mean(1), roundings=1)
-    place.check(rstd, (summed.var(1, correction=0) + eps).rsqrt(), roundings=2)
-
-
-def test_a_feed_forward_half_needs_known_sizes_and_enough_rows() -> None:
-    rows = feedforward.FEWEST_PROGRAMS * feedforward.TILES[64].rows
-    assert feedforward.fits(rows, 64, 256)
-    assert not feedforward.fits(rows - feedforward.TILES[64].rows, 64, 256)
-    assert not feedforward.fits(rows, 64, 250) and not feedforward.fits(rows, 768, 3072)

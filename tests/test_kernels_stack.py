@@ -11,7 +11,7 @@ from kernel_truth import HERE, Place, everywhere, exact
 from torch import Tensor
 
 from electra.batches.sequences import Sequences, unpack
-from electra.kernels import feedforward, gelu, norm, stack
+from electra.kernels import gelu, narrow, norm, stack
 from electra.model.encoder import Encoder, Shape
 
 
@@ -56,10 +56,11 @@ def to_cpu(x: Tensor | None) -> Tensor | None:
         (1, 17, 48, 3, 80, 0.3, 0.0, False, 1, 2**20),
         (2, 41, 96, 3, 80, 0.0, 0.0, True, 1, 0),
         (2, 16, 64, 1, 80, 0.1, 0.1, False, 128, 2**20),
-        # Feed-forward halves in one kernel.
+        # The whole way there in one kernel a layer.
         (3, 33, 32, 2, 128, 0.1, 0.3, True, 2, 2**20),
         (2, 24, 64, 1, 64, 0.0, 0.2, True, 128, 0),
         (1, 17, 128, 2, 192, 0.3, 0.0, False, 1, 2**20),
+        (2, 128, 64, 1, 64, 0.1, 0.1, True, 128, 2**20),
         half=torch.float16,
     ),
 )
@@ -78,7 +79,7 @@ def test_the_stack_is_the_plain_layers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stack, "TOGETHER", together)
-    monkeypatch.setattr(feedforward, "FEWEST_PROGRAMS", 1)
+    monkeypatch.setattr(narrow, "FEWEST_TEXTS", 1)
     monkeypatch.setattr(norm, "MOST_PROGRAMS", most)
     monkeypatch.setattr(gelu, "MOST_ROWS", most)
     encoder = network(place, width=width, heads=heads, ffn=ffn, rate=rate, attention=attention)
@@ -188,3 +189,9 @@ def test_an_encoder_takes_the_fused_way_where_it_fits(length: int, width: int, f
     out = encoder(x, None, None)
     assert ("Stack" in type(out.grad_fn).__name__) == fused
     HERE.check(out, exact(encoder.cpu().double()(exact(x), None, None)), roundings=16)
+
+
+def test_a_narrow_layer_needs_known_sizes_and_enough_texts() -> None:
+    assert narrow.fits(64, 128, 64, 64, 256)
+    assert not narrow.fits(63, 128, 64, 64, 256) and not narrow.fits(64, 129, 64, 64, 256)
+    assert not narrow.fits(64, 128, 64, 64, 250) and not narrow.fits(64, 128, 256, 64, 1024)

@@ -29,7 +29,7 @@ def _halves(pointer, row_stride, inner_H, rows_C, second, half, length):  # type
 
 
 @triton.jit
-def _probabilities(  # type: ignore[no-untyped-def]
+def probabilities(  # type: ignore[no-untyped-def]
     q_LH, k0_CH, k1_CH, rows_C, second, half, visible, scale, PRECISION: tl.constexpr
 ):
     """Softmax over both halves of the keys."""
@@ -64,7 +64,7 @@ def _attention_forward(  # type: ignore[no-untyped-def]
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
-    p0, p1 = _probabilities(q_LH, k0, k1, rows_C, second, half, visible, scale, PRECISION)
+    p0, p1 = probabilities(q_LH, k0, k1, rows_C, second, half, visible, scale, PRECISION)
     if DROP:
         words_L = row_words(tl.load(keys + text), site, head * length + rows_L)
         keep0, keep1 = kept(words_L, rows_C, threshold)
@@ -101,7 +101,7 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
-    p0, p1 = _probabilities(q_LH, k0, k1, rows_C, second, half, visible, scale, PRECISION)
+    p0, p1 = probabilities(q_LH, k0, k1, rows_C, second, half, visible, scale, PRECISION)
     d0 = tl.dot(do_LH, tl.trans(v0), input_precision=PRECISION)
     d1 = tl.dot(do_LH, tl.trans(v1), input_precision=PRECISION)
     if DROP:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from electra.kernels import feedforward
 from electra.kernels import gelu as gelus
+from electra.kernels import narrow
 from electra.kernels import norm as norms
 from electra.kernels.attention import attend, attend_backward
 from electra.kernels.hashing import Drop, drop_at
@@ -108,7 +108,7 @@ class _Stack(torch.autograd.Function):
         blocks = _blocks(weights)
         texts, length, width = x_BLD.shape
         tokens, inner = texts * length, len(blocks[0].up)
-        fused = feedforward.fits(tokens, width, inner)
+        fused = narrow.fits(texts, length, width, width // plan.heads, inner)
         needed = keeps and any(ctx.needs_input_grad)
         layers = len(blocks) if needed else 1  # without a way back, each layer overwrites the one before
 
@@ -126,18 +126,18 @@ class _Stack(torch.autograd.Function):
             drops = _drops(keys_B, plan, number)
             x, z = arrays.x_KTD[number % (layers + 1)], arrays.x_KTD[(number + 1) % (layers + 1)]
             qkv, mixed, y, inner_TF, active = (array[number % layers] for array in arrays[1:])
-            torch.addmm(block.qkv_bias, x, block.qkv.t(), out=qkv)
-            level = attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads, out=mixed)
-            sum1 = torch.addmm(block.out_bias, mixed, block.out.t())
-            mean1, rstd1 = norms.add_norm(
-                sum1, x, block.gamma1, block.beta1, drops[1], length=length, eps=plan.eps, out=y
-            )
             if fused:
-                sum2, mean2, rstd2 = feedforward.feed_forward(
-                    y, block.up, block.up_bias, block.down, block.down_bias, block.gamma2, block.beta2, drops[2],
-                    length=length, eps=plan.eps, inner=inner_TF, out=z,
-                )  # fmt: skip
+                level, into = None, (qkv, mixed, y, inner_TF, z)
+                sum1, mean1, rstd1, sum2, mean2, rstd2 = narrow.run_layer(
+                    x, block, lengths_B, drops, length=length, heads=plan.heads, eps=plan.eps, into=into
+                )
             else:
+                torch.addmm(block.qkv_bias, x, block.qkv.t(), out=qkv)
+                level = attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads, out=mixed)
+                sum1 = torch.addmm(block.out_bias, mixed, block.out.t())
+                mean1, rstd1 = norms.add_norm(
+                    sum1, x, block.gamma1, block.beta1, drops[1], length=length, eps=plan.eps, out=y
+                )
                 torch.addmm(block.up_bias, y, block.up.t(), out=inner_TF)
                 gelus.gelu(inner_TF, out=active)
                 sum2 = torch.addmm(block.down_bias, active, block.down.t())
