@@ -106,6 +106,22 @@ def test_the_stack_is_the_plain_layers(
         place.check(gradient, wanted[name], roundings=24, single=2e-5)
 
 
+@pytest.mark.parametrize(("width", "heads", "fewest"), [(32, 2, 1), (32, 2, 64), (48, 3, 64)])
+def test_running_layers_twice_changes_nothing(
+    width: int, heads: int, fewest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(narrow, "FEWEST_TEXTS", fewest)
+    encoder, batch = network(HERE, width=width, heads=heads, ffn=64), batch_of(HERE, 3, 20)
+    x, incoming = HERE.numbers(3, 20, width, seed=1).requires_grad_(), HERE.numbers(3, 20, width, seed=2)
+    found = []
+    for encoder.recompute in (False, True):
+        out = encoder._run_fused(x, batch.lengths_B, batch.keys_B)
+        found.append({"out": out.detach(), **gradients(encoder, x, out, incoming)})
+    # Products of one layer's weights or of all layers' may round differently on a GPU.
+    for name, one in found[0].items():
+        torch.testing.assert_close(one, found[1][name], rtol=1e-2, atol=1e-2 * float(one.abs().max()), msg=name)
+
+
 @pytest.mark.parametrize("column", ["lengths", "keys", "both"])
 def test_a_column_is_read_like_a_copy_of_it(column: str) -> None:
     encoder, batch = network(HERE, width=32, heads=2), batch_of(HERE, 3, 20)

@@ -10,18 +10,15 @@ import torch
 from tiny import SPECIALS, Documents, Trainer, ragged_rows, tiny_config
 from torch import Tensor
 
-from electra import kernels
 from electra.batches.loader import Loader, Stream
 from electra.batches.order import Cursor
 from electra.batches.sequences import unpack
-from electra.config.load import load
 from electra.config.schema import CheckpointConfig, MaskingConfig, ObjectiveConfig, OptimConfig, TrainConfig
 from electra.train.interrupt import Stop
 from electra.train.loop import Position, train
 from electra.train.meter import Line, Meter, Yardstick
 from electra.train.parallel import World
 from electra.train.schedule import learning_rate
-from electra.train.step import TOKENS_AT_ONCE, pays_to_compile, rows_at_once
 
 QUIET = OptimConfig(clip=1e9)  # with rate 0: the gradient stays in its buffer, the weights stay as they are
 
@@ -186,49 +183,3 @@ def test_defect_a_time_budget_stops_at_the_step_limit() -> None:
     assert saved == [3, 6, 7] and evaluated == [0, 7]
     assert [step for step, _ in lines] == [2, 3, 4, 6, 7]
     assert lines[0][1]["optim/lr"] == learning_rate(1, optim=config.optim, total=None), "the rate of the last step"
-
-
-@pytest.mark.parametrize(
-    ("changes", "usable", "compiles"),
-    [
-        ([], True, True),  # a million steps
-        (["train.steps=20000"], True, False),
-        (["train.steps=20000"], False, True),  # no kernels: uncompiled layers would be slow
-        (["train.steps=20000", "train.kernels=plain"], True, True),
-        (["train.steps=20000", "train.precision=fp32"], True, True),
-        (["train.steps=20000", "data.length=512"], True, False),
-        (["train.steps=20000", "model.heads=2"], True, True),  # heads too large for the kernels
-        (["train.steps=20000", "train.compile=on"], True, True),
-        (["train.compile=off"], True, False),
-        (["train.max_minutes=10"], True, False),
-        (["train.max_minutes=60", "train.steps=20000"], True, True),
-    ],
-)
-def test_short_runs_of_fused_kernels_are_not_compiled(
-    changes: list[str], usable: bool, compiles: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernels, "USABLE", usable)
-    precise = any("precision" in change for change in changes)
-    config = load("small", overrides=changes if precise else ["train.precision=bf16", *changes])
-    assert pays_to_compile(config, torch.device("cuda")) == compiles
-    on_cpu = config.train.compile == "on"
-    assert pays_to_compile(config, torch.device("cpu")) == on_cpu
-
-
-@pytest.mark.parametrize(
-    ("length", "rows", "micro", "expected"),
-    [
-        (128, 128, 0, 128),
-        (128, 512, 0, 512),
-        (128, 1024, 0, 512),
-        (128, 1021, 0, 511),
-        (512, 256, 0, 128),
-        (128, 64, 16, 16),
-    ],
-)
-def test_large_batches_are_taken_in_equal_parts(length: int, rows: int, micro: int, expected: int) -> None:
-    config = load(
-        "small", overrides=[f"data.length={length}", f"train.batch_size={rows}", f"train.micro_batch={micro}"]
-    )
-    assert rows_at_once(config, rows) == expected
-    assert micro or rows_at_once(config, rows) * length <= TOKENS_AT_ONCE

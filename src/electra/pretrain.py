@@ -22,10 +22,11 @@ from electra.checkpoint.folder import held, open_run, storage
 from electra.config.schema import Config
 from electra.config.validate import validate
 from electra.errors import CheckpointError
-from electra.model.electra import build_model, use_plain_operations
+from electra.model.electra import build_model, keep_inputs_only, use_plain_operations
 from electra.progress import Bar, progress, say
 from electra.shards.dataset import Prepared, open_data
 from electra.train.evaluate import evaluate, readable
+from electra.train.fit import pays_to_compile, pays_to_recompute, rows_at_once
 from electra.train.guard import dead_discriminator
 from electra.train.interrupt import Stop, stop_on_signals
 from electra.train.loop import Position, train
@@ -33,7 +34,7 @@ from electra.train.meter import Line, Meter, Yardstick
 from electra.train.optim import Update
 from electra.train.parallel import World, join
 from electra.train.stages import Stage, StageWeights, plan_stages, stage_until, stages_after, trained_names
-from electra.train.step import Stepper, pays_to_compile, rows_at_once
+from electra.train.step import Stepper
 from electra.train.telemetry import Diary, evaluation_line, sample_line, status
 
 Tensors = dict[str, dict[str, Tensor]]
@@ -88,6 +89,8 @@ class _Run:
         self.share = world.share(config.train.batch_size)
         rows = self.share.stop - self.share.start
         self.micro = rows_at_once(config, rows)
+        if pays_to_recompute(config, device, rows):
+            keep_inputs_only(self.model)
         self.peak_flops = hardware.peak_flops(device, self.compute)
         self.stream = Stream(prepared.train, config.data, specials, seed=config.seed)
         held_out = Stream(prepared.held_out, config.data, specials, seed=HELD_OUT_SEED)

@@ -11,11 +11,12 @@ from torch import Tensor
 from electra import hardware
 from electra.batches.layout import Specials
 from electra.config.schema import Config
-from electra.model.electra import build_model, use_plain_operations
+from electra.model.electra import build_model, keep_inputs_only, use_plain_operations
+from electra.train.fit import pays_to_compile, pays_to_recompute, rows_at_once
 from electra.train.optim import Update
 from electra.train.parallel import World
 from electra.train.stages import StageWeights, plan_stages
-from electra.train.step import Stepper, pays_to_compile, rows_at_once
+from electra.train.step import Stepper
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 FIRST_WORD = 5
@@ -39,6 +40,8 @@ def our_step(config: Config, rows: Tensor, *, plain: bool) -> Callable[[], objec
     model = build_model(config)
     if plain:
         use_plain_operations(model)
+    if pays_to_recompute(config, device, len(rows)):
+        keep_inputs_only(model)
     stage = plan_stages(
         config,
         Specials(pad=PAD, cls=CLS, sep=SEP, mask=MASK),

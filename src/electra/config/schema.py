@@ -139,6 +139,9 @@ class TrainConfig:
     15 minutes, which would be over before a minute of compiling pays. `off`: nor capture it in one CUDA graph."""
     kernels: Literal["auto", "plain"] = "auto"
     """`auto`: fused kernels where there is a GPU and they fit. `plain`: the same, operation by operation."""
+    recompute: Literal["auto", "on", "off"] = "auto"
+    """Keep only the layers' inputs for the way back and run each layer once more there: far less memory, a third more
+    work. auto: where what is kept would fill more than half of the GPU."""
     deterministic: bool = False
     """Bitwise reproducible on a GPU too, at some cost in speed."""
     log_every: int = 100

@@ -119,6 +119,13 @@ def use_plain_operations(model: nn.Module) -> None:
             module.fused = False
 
 
+def keep_inputs_only(model: nn.Module) -> None:
+    """Have every layer run once more on the way back, from its input."""
+    for module in model.modules():
+        if isinstance(module, Encoder):
+            module.recompute = True
+
+
 def initialise(model: nn.Module, *, std: float, seed: int) -> None:
     """Truncated normal for tables and layers; Glorot for embedding projections and the detection score."""
     generator = torch.Generator().manual_seed(seed)

@@ -10,42 +10,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from electra import hardware, kernels
 from electra.batches.masking import Slots
 from electra.batches.sequences import Sequences, unpack
-from electra.config.schema import Config
 from electra.objective.base import Objective, Outcome
 from electra.train.capture import Captured
 from electra.train.optim import Update
 from electra.train.parallel import World
 from electra.train.state import Master
-
-TOKENS_AT_ONCE = 2**16  # more only take memory: the chip is full
-COMPILE_FROM_STEPS, COMPILE_FROM_MINUTES = 100_000, 15.0
-
-
-def pays_to_compile(config: Config, device: torch.device) -> bool:
-    """Whether `train.compile` has the step compiled; auto: on a GPU, unless fused kernels do the work of a short run.
-
-    Compiling takes a minute or more and then saves less than a tenth of a step beside the kernels.
-    """
-    train = config.train
-    if train.compile != "auto" or device.type != "cuda":
-        return train.compile == "on"
-    fused = (
-        kernels.USABLE and train.kernels == "auto" and hardware.compute_dtype(train.precision, device) == torch.bfloat16
-    )
-    fits = kernels.fits(config.data.length, config.model.width // config.model.heads)
-    long = train.max_minutes >= COMPILE_FROM_MINUTES if train.max_minutes else train.steps >= COMPILE_FROM_STEPS
-    return long or not (fused and fits)
-
-
-def rows_at_once(config: Config, rows: int) -> int:
-    """Sequences of a forward pass, of a process's `rows`: `train.micro_batch`, or equal parts that are large enough."""
-    if config.train.micro_batch:
-        return min(config.train.micro_batch, rows)
-    parts = -(-rows * config.data.length // TOKENS_AT_ONCE)
-    return -(-rows // parts)
 
 
 class Stepper:
