@@ -18,6 +18,7 @@ from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import DISCRIMINATOR_SITE, Electra
 from electra.objective.base import Evaluation, Outcome
+from electra.objective.beside import step_aside, step_back
 from electra.objective.propose import Proposal, Proposer, judge_proposal, put_samples
 
 
@@ -55,7 +56,9 @@ class ReplacedTokenDetection:
 
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
         electra = cast(Electra, model)
+        main = step_aside(batch.ids_BL.device)
         proposal = self.proposer.propose(electra, batch, slots, dropout=True)
+        step_back(main)
         found = self.detect(electra, batch, slots, proposal)
         return Outcome(self.weighed(found, counts), torch.stack([value.float() for value in found.sums]))
 
