@@ -1,6 +1,6 @@
-"""Compile every kernel that a training step launches, for an H100 or H200, without a GPU; a line each.
+"""Compile every kernel that a training step launches, for a kind of GPU, without one; a line each.
 
-    python compile_kernels.py PRESET LENGTH
+    python compile_kernels.py ARCHITECTURE PRESET KEY=VALUE...
 
 The step runs on the CPU with launches recorded instead of done, so what it computes is noise. Run by
 `test_kernels_compile` in a process of its own, since the test process interprets kernels.
@@ -19,7 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-HOPPER = GPUTarget("cuda", 90, 32)
+TARGET = GPUTarget("cuda", int(sys.argv[1]), 32)
 TYPES = {
     torch.bfloat16: "*bf16",
     torch.float32: "*fp32",
@@ -54,7 +54,7 @@ def record(kernel: Any, *given: Any, grid: Any, warmup: bool, num_warps: int = 4
         if isinstance(values[name], Tensor) and values[name].data_ptr() % 16 == 0
     }
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
-    made = triton.compile(source, target=HOPPER, options={"num_warps": num_warps})
+    made = triton.compile(source, target=TARGET, options={"num_warps": num_warps})
     print(kernel.__name__, num_warps, made.metadata.shared, flush=True)
 
 
@@ -82,14 +82,12 @@ def main() -> None:
     from electra.objective.table import build_objective
     from electra.train.state import Master
 
-    preset, length = sys.argv[1:3]
     JITFunction.run = record  # type: ignore[method-assign]
     Tensor.is_cuda = property(lambda self: True)  # type: ignore[assignment,method-assign]
     for place in (encoder.Encoder, layers.Embeddings, electra.Electra):
         place.fused = True
     narrow.FEWEST_TEXTS = 1
-    changes = [f"data.length={length}", "model.layers=1", "model.vocab_size=2048"]
-    config = load(preset, overrides=changes)
+    config = load(sys.argv[2], overrides=[*sys.argv[3:], "model.layers=1", "model.vocab_size=2048"])
     model = electra.build_model(config)
     master = Master(model, compute=torch.bfloat16, device=torch.device("cpu"))
     objective = build_objective(config, Specials(pad=0, cls=CLS, sep=SEP, mask=MASK))
