@@ -10,7 +10,9 @@ from scipy.stats import chisquare
 from tiny import signed, unmix
 from torch import Tensor
 
+from electra import rng
 from electra.kernels import vocabulary
+from electra.kernels.hashing import mix_words
 from electra.kernels.vocabulary import BLOCK, loss_and_sample
 from electra.objective.corrupt import NEVER, sample
 
@@ -116,3 +118,14 @@ def test_samples_follow_the_softmax() -> None:
     assert counts.sum() == draws
     expected = exact(logits_MV[0]).softmax(0)[tokens] * draws
     assert chisquare(counts.numpy(), expected.numpy()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("shape", [(1,), (1024,), (3, 700), (5, 1, 2)])
+def test_words_are_mixed_as_on_the_host(shape: tuple[int, ...]) -> None:
+    words = torch.randint(-(2**31), 2**31, shape, generator=torch.Generator().manual_seed(1)).int()
+    words.view(-1)[0] = -(2**31)
+    given = words.to(HERE.device)
+    assert torch.equal(mix_words(given).cpu(), rng.mix(words.clone()))
+    assert torch.equal(given.cpu(), words)
+    across = words.T.to(HERE.device) if words.dim() == 2 else given
+    assert torch.equal(mix_words(across).cpu(), rng.mix(across.cpu().clone()))

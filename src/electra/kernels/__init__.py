@@ -7,6 +7,9 @@ import shutil
 from importlib.util import find_spec
 
 import torch
+from torch import Tensor
+
+from electra import rng
 
 
 def missing() -> str:
@@ -28,3 +31,13 @@ def fits(length: int, head: int) -> bool:
 
 USABLE = not missing()
 """Whether layers run as fused kernels here."""
+
+
+def _mix(words: Tensor) -> Tensor:
+    from electra.kernels.hashing import mix_words
+
+    return mix_words(words)
+
+
+if USABLE:
+    rng.mix_on_gpu = _mix

@@ -52,6 +52,21 @@ def kept(words_R, columns_C, threshold):  # type: ignore[no-untyped-def]
     return (words_RC & 0xFFFF) >= threshold, (words_RC >> 16) >= threshold
 
 
+@triton.jit
+def _mix_all(words, out, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mixed = mix(word(tl.load(words + place, place < count, 0)))
+    tl.store(out + place, mixed.to(tl.int32, bitcast=True), place < count)
+
+
+def mix_words(words: Tensor) -> Tensor:
+    """`rng.mix` of int32 words."""
+    words = words.contiguous()
+    out = torch.empty_like(words)
+    _mix_all[(triton.cdiv(words.numel(), 1024),)](words, out, words.numel(), BLOCK=1024, num_warps=4)
+    return out
+
+
 @dataclass(frozen=True, slots=True)
 class Drop:
     """Dropout at one place in the network; without keys, none."""
