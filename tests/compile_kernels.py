@@ -72,12 +72,14 @@ class NoProducts(TorchDispatchMode):
 
 
 def main() -> None:
+    from electra import rng
     from electra.batches.layout import Specials
     from electra.batches.sequences import unpack
     from electra.bench.ours import CLS, MASK, SEP, random_rows
     from electra.config.load import load
     from electra.kernels import narrow
     from electra.kernels.adamw import Groups, adamw
+    from electra.kernels.hashing import mix_words
     from electra.model import electra, encoder, layers
     from electra.objective.table import build_objective
     from electra.train.state import Master
@@ -87,6 +89,7 @@ def main() -> None:
     for place in (encoder.Encoder, layers.Embeddings, electra.Electra):
         place.fused = True
     narrow.FEWEST_TEXTS = 1
+    rng.mix_on_gpu = mix_words
     config = load(sys.argv[2], overrides=[*sys.argv[3:], "model.layers=1", "model.vocab_size=2048"])
     model = electra.build_model(config)
     master = Master(model, compute=torch.bfloat16, device=torch.device("cpu"))

@@ -23,6 +23,8 @@ from electra.train.fit import TOKENS_AT_ONCE, kept_a_token, pays_to_compile, pay
         (["train.steps=20000", "train.precision=fp32"], True, True),
         (["train.steps=20000", "data.length=512"], True, False),
         (["train.steps=20000", "model.heads=2"], True, True),  # heads too large for the kernels
+        (["train.steps=20000", "generator.width=0.3"], True, True),  # the generator's one head of 77
+        (["train.steps=20000", "generator.kind=two-tower"], True, True),  # causal layers, always plain
         (["train.steps=20000", "train.compile=on"], True, True),
         (["train.compile=off"], True, False),
         (["train.max_minutes=10"], True, False),
@@ -65,11 +67,17 @@ def test_layers_run_twice_where_asked(choice: str) -> None:
     assert pays_to_recompute(config, torch.device("cpu"), 128) == (choice == "on")
 
 
-def test_what_is_kept_a_token() -> None:
+def test_what_is_kept_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """ELECTRA-Small: 12 layers of 256 (1,024 inside) and 12 of 64 (256), two bytes a number."""
-    assert kept_a_token(load("small")) == 2 * 12 * (8 * 256 + 2 * 1024) + 2 * 12 * (8 * 64 + 2 * 256)
-    bert = load("small", overrides=["objective.name=mlm"])
-    assert kept_a_token(bert) == 2 * 12 * (8 * 256 + 2 * 1024)
+    monkeypatch.setattr(kernels, "USABLE", True)
+    small, cpu = ["train.precision=bf16"], torch.device("cpu")
+    generator = 2 * 12 * (8 * 64 + 2 * 256)
+    assert kept_a_token(load("small", overrides=small), cpu) == 2 * 12 * (8 * 256 + 2 * 1024) + generator
+    bert = load("small", overrides=[*small, "objective.name=mlm"])
+    assert kept_a_token(bert, cpu) == 2 * 12 * (8 * 256 + 2 * 1024)
+    # Plain and in single precision: twice the bytes, and three scores for each of 128 keys and 4 heads.
+    single = load("small", overrides=["train.precision=fp32", "objective.name=mlm"])
+    assert kept_a_token(single, cpu) == 4 * 12 * (8 * 256 + 2 * 1024 + 3 * 4 * 128)
 
 
 @pytest.mark.parametrize("name", ["rtd", "mlm"])

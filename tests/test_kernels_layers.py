@@ -1,4 +1,4 @@
-"""Fused attention, norm, GELU, feed-forward half: there and back against float64, dropout bit for bit the plain one."""
+"""Fused attention, norm and GELU: there and back against float64, dropout bit for bit the plain one."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from kernel_truth import HERE, Place, everywhere, exact
 from torch import Tensor
 
 from electra.batches.sequences import Sequences, unpack
-from electra.kernels import gelu, narrow, norm, stack
+from electra.kernels import attention, gelu, narrow, norm, stack
 from electra.model.encoder import Encoder, Shape
 
 
@@ -52,6 +52,7 @@ def to_cpu(x: Tensor | None) -> Tensor | None:
     ("place", "texts", "length", "width", "heads", "ffn", "rate", "attention", "ragged", "most", "together"),
     everywhere(
         (3, 33, 48, 3, 80, 0.1, 0.3, True, 2, 0),
+        (2, 140, 48, 3, 80, 0.1, 0.2, True, 128, 0),  # longer than one program's scores
         (2, 24, 32, 2, 80, 0.0, 0.2, True, 128, 2**20),
         (1, 17, 48, 3, 80, 0.3, 0.0, False, 1, 2**20),
         (2, 41, 96, 3, 80, 0.0, 0.0, True, 1, 0),
@@ -106,11 +107,14 @@ def test_the_stack_is_the_plain_layers(
         place.check(gradient, wanted[name], roundings=24, single=2e-5)
 
 
-@pytest.mark.parametrize(("width", "heads", "fewest"), [(32, 2, 1), (32, 2, 64), (48, 3, 64)])
+@pytest.mark.parametrize(
+    ("width", "heads", "fewest", "longest"), [(32, 2, 1, 128), (32, 2, 64, 128), (48, 3, 64, 128), (48, 3, 64, 16)]
+)
 def test_running_layers_twice_changes_nothing(
-    width: int, heads: int, fewest: int, monkeypatch: pytest.MonkeyPatch
+    width: int, heads: int, fewest: int, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(narrow, "FEWEST_TEXTS", fewest)
+    monkeypatch.setattr(attention, "LONGEST", longest)
     encoder, batch = network(HERE, width=width, heads=heads, ffn=64), batch_of(HERE, 3, 20)
     x, incoming = HERE.numbers(3, 20, width, seed=1).requires_grad_(), HERE.numbers(3, 20, width, seed=2)
     found = []

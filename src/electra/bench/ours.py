@@ -11,12 +11,10 @@ from torch import Tensor
 from electra import hardware
 from electra.batches.layout import Specials
 from electra.config.schema import Config
-from electra.model.electra import build_model, keep_inputs_only, use_plain_operations
-from electra.train.fit import pays_to_compile, pays_to_recompute, rows_at_once
-from electra.train.optim import Update
+from electra.model.electra import build_model
+from electra.train.fit import fit_model, make_stepper
 from electra.train.parallel import World
 from electra.train.stages import StageWeights, plan_stages
-from electra.train.step import Stepper
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 FIRST_WORD = 5
@@ -34,14 +32,11 @@ def random_rows(config: Config, count: int) -> Tensor:
     return torch.from_numpy(np.concatenate((ids, sizes, keys), axis=1).astype(np.int32))
 
 
-def our_step(config: Config, rows: Tensor, *, plain: bool) -> Callable[[], object]:
-    """A function that trains on `rows` once, where they are; `plain` leaves the fused kernels aside."""
+def our_step(config: Config, rows: Tensor) -> Callable[[], object]:
+    """A function that trains on `rows` once, where they are."""
     device = rows.device
     model = build_model(config)
-    if plain:
-        use_plain_operations(model)
-    if pays_to_recompute(config, device, len(rows)):
-        keep_inputs_only(model)
+    fit_model(model, config, device, rows=len(rows))
     stage = plan_stages(
         config,
         Specials(pad=PAD, cls=CLS, sep=SEP, mask=MASK),
@@ -51,14 +46,5 @@ def our_step(config: Config, rows: Tensor, *, plain: bool) -> Callable[[], objec
     stage.begin(model)
     compute = hardware.compute_dtype(config.train.precision, device)
     master = StageWeights(model, stage, compute=compute, device=device).master
-    stepper = Stepper(
-        model,
-        master,
-        Update(master, config.optim),
-        stage.objective,
-        world=World(),
-        micro_batch=rows_at_once(config, len(rows)),
-        compiled=pays_to_compile(config, device),
-        captured=config.train.compile != "off",
-    )
+    stepper = make_stepper(model, master, stage.objective, config, world=World(), rows=len(rows))
     return lambda: stepper(rows, RATE)

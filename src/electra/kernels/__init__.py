@@ -30,7 +30,7 @@ def fits(length: int, head: int) -> bool:
 
 
 USABLE = not missing()
-"""Whether layers run as fused kernels here."""
+"""Whether fused kernels run here."""
 
 
 def _mix(words: Tensor) -> Tensor:

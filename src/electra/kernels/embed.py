@@ -187,7 +187,9 @@ def embed(
 ) -> Tensor:
     """(B, L, E) fp32; `tables` are those of tokens, positions and segments, and the norm's weights."""
     drop = drop_at(None if keys_B is None else keys_B.contiguous(), rate, 0)  # the keys are this place's own
-    out_BLE: Tensor = _Embed.apply(  # type: ignore[no-untyped-call]
-        ids_BL.contiguous(), kinds_BL.contiguous(), drop, eps, *tables
-    )
+    assert ids_BL.shape[1] <= len(tables[1]), "more tokens than positions"
+    with torch.cuda.device_of(ids_BL):
+        out_BLE: Tensor = _Embed.apply(  # type: ignore[no-untyped-call]
+            ids_BL.contiguous(), kinds_BL.contiguous(), drop, eps, *tables
+        )
     return out_BLE

@@ -70,11 +70,11 @@ def _flash_forward(  # type: ignore[no-untyped-def]
         mixed_QH = mixed_QH * shrink_Q[:, None]
         mixed_QH = tl.dot(p_QK.to(v_KH.dtype), v_KH, mixed_QH, input_precision=PRECISION)
         top_Q = higher_Q
-    mixed_QH = mixed_QH / total_Q[:, None]
+    mixed_QH = mixed_QH / tl.maximum(total_Q, 1e-37)[:, None]  # a text of no tokens has no total
     inside = (rows_Q < length)[:, None]
     target = out + text.to(tl.int64) * length * width + head * H
     tl.store(target + rows_Q[:, None] * width + inner_H[None, :], mixed_QH.to(q_QH.dtype), inside)
-    tl.store(level + tl.program_id(0) * length + rows_Q, top_Q + tl.log(total_Q), rows_Q < length)
+    tl.store(level + tl.program_id(0) * length + rows_Q, top_Q + tl.log(tl.maximum(total_Q, 1e-37)), rows_Q < length)
 
 
 @triton.jit

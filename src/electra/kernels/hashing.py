@@ -54,7 +54,7 @@ def kept(words_R, columns_C, threshold):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _mix_all(words, out, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mixed = mix(word(tl.load(words + place, place < count, 0)))
     tl.store(out + place, mixed.to(tl.int32, bitcast=True), place < count)
 
@@ -63,7 +63,8 @@ def mix_words(words: Tensor) -> Tensor:
     """`rng.mix` of int32 words."""
     words = words.contiguous()
     out = torch.empty_like(words)
-    _mix_all[(triton.cdiv(words.numel(), 1024),)](words, out, words.numel(), BLOCK=1024, num_warps=4)
+    with torch.cuda.device_of(words):
+        _mix_all[(triton.cdiv(words.numel(), 1024),)](words, out, words.numel(), BLOCK=1024, num_warps=4)
     return out
 
 

@@ -1,8 +1,8 @@
 """A narrow layer's way there in one kernel: a program takes a whole text through attention and feed-forward.
 
 Layers as narrow as a generator's leave the chip idle between launches, and a text of theirs fits on one multiprocessor.
-What the way back needs is written out; the way back itself, wider layers and longer or few texts take the pieces in
-`stack`. The plain twin is `model.layers.Layer`.
+What the way back needs is written out; the way back itself, wider layers and longer or few texts take the pieces that
+`layer` and `stack` are made of. The plain twin is `model.layers.Layer`.
 
 Shapes: T = B·L tokens, D width, H half of it (dropout draws one word for an element of each), S head size, C half of
 the length, F inner width, W columns of it at a time.
@@ -162,7 +162,7 @@ def run_layer(
     x_TD: Tensor, weights: tuple[Tensor, ...], lengths_B: Tensor | None, drops: list[Drop], *, length: int, heads: int,
     eps: float, into: tuple[Tensor, ...],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """One layer; `weights` as `stack.Block` orders them, `into` takes (T, 3·D) queries, keys and values, (T, D) their
+    """One layer; `weights` as `layer.Block` orders them, `into` takes (T, 3·D) queries, keys and values, (T, D) their
     mixture, (T, D) the first norm's output, (T, F) what the GELU is given, and (T, D) the layer's output.
 
     Returned: for each norm the sum under it, and each row's mean and inverse deviation.

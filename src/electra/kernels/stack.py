@@ -34,9 +34,10 @@ def run_stack(
     lengths_B = None if lengths_B is None else lengths_B.contiguous()
     keys_B = None if keys_B is None else keys_B.contiguous()
     keeps = torch.is_grad_enabled()  # which `forward` cannot ask: there it is always off
-    y_BLD: Tensor = _Stack.apply(  # type: ignore[no-untyped-call]
-        x_BLD.contiguous(), lengths_B, keys_B, plan, keeps, *weights
-    )
+    with torch.cuda.device_of(x_BLD):
+        y_BLD: Tensor = _Stack.apply(  # type: ignore[no-untyped-call]
+            x_BLD.contiguous(), lengths_B, keys_B, plan, keeps, *weights
+        )
     return y_BLD
 
 
@@ -56,8 +57,8 @@ class _Stack(torch.autograd.Function):
         tokens, inner = texts * length, len(blocks[0].up)
         fused = narrow.fits(texts, length, width, width // plan.heads, inner)
         needed = keeps and any(ctx.needs_input_grad)
-        # Without a way back, each layer overwrites the one before.
-        rooms = make_rooms(x_BLD, len(blocks) if needed and not plan.recompute else 1, tokens, inner, fused=fused)
+        keeps_all = needed and not plan.recompute  # else each layer overwrites the one before
+        rooms = make_rooms(x_BLD, len(blocks) if keeps_all else 1, tokens, inner, fused=fused)
         x_KTD = torch.empty(len(blocks) + 1 if needed else 2, tokens, width, dtype=x_BLD.dtype, device=x_BLD.device)
         x_KTD[0].copy_(x_BLD.view(tokens, width))
         kept: list[Kept] = []
@@ -66,21 +67,23 @@ class _Stack(torch.autograd.Function):
                 x_KTD[number % len(x_KTD)], block, rooms.of(number), lengths_B, drops_of(keys_B, plan, number), plan,
                 length=length, fused=fused, out=x_KTD[(number + 1) % len(x_KTD)],
             )  # fmt: skip
-            if needed and not plan.recompute:
+            if keeps_all:
                 kept.append(one)
         if needed:
-            ctx.kept, ctx.x_KTD, ctx.rooms, ctx.weights, ctx.plan = kept, x_KTD, rooms, weights, plan
+            ctx.kept, ctx.x_KTD, ctx.rooms = kept, x_KTD, rooms if keeps_all else None
+            ctx.weights, ctx.plan = weights, plan
             ctx.fused, ctx.lengths_B, ctx.keys_B, ctx.shape = fused, lengths_B, keys_B, x_BLD.shape
         return x_KTD[len(blocks) % len(x_KTD)].view(x_BLD.shape)
 
     @staticmethod
     def backward(ctx: Any, gradient_BLD: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.rooms is None:
+        if ctx.x_KTD is None:
             raise RuntimeError("the fused layers go backwards once: what they kept is overwritten on the way")
         plan, (texts, length, width) = ctx.plan, ctx.shape
         blocks, tokens = _blocks(ctx.weights), texts * length
         layers, inner = len(blocks), len(blocks[0].up)
-        x_KTD, rooms = ctx.x_KTD, ctx.rooms
+        x_KTD = ctx.x_KTD
+        rooms = ctx.rooms or make_rooms(gradient_BLD, 1, tokens, inner, fused=ctx.fused)
         gradient = gradient_BLD.contiguous().view(tokens, width)
         together = layers if tokens * width <= TOGETHER and not plan.recompute else 1
 

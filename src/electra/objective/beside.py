@@ -1,7 +1,9 @@
 """The generator on a stream of its own: its way back then runs beside the discriminator's, which it does not depend on.
 
-The autograd engine takes a node back on the stream that it went there on, and joins the streams at the end. Memory is
-safe because each stream waits for the other at both ends of the generator's way there, and the engine waits in between.
+The autograd engine takes a node back on the stream that it went there on, as soon as its gradient is there, and joins
+the streams at the end: so the generator's loss must be summed up on its stream, or its way back would begin behind the
+discriminator's. Memory is safe because each stream waits for the other at both ends of the generator's way there, and
+what both ways back read is let go only after all of the discriminator's has been asked for.
 """
 
 from __future__ import annotations
@@ -10,12 +12,10 @@ from functools import cache
 
 import torch
 
-ENABLED = True
-
 
 def step_aside(device: torch.device) -> torch.cuda.Stream | None:
     """From here on, work goes to the second stream; what to hand to `step_back`. On a CPU nothing happens."""
-    return _enter(device) if device.type == "cuda" and ENABLED else None
+    return _enter(device) if device.type == "cuda" else None
 
 
 def step_back(main: torch.cuda.Stream | None) -> None:
@@ -40,4 +40,8 @@ def _leave(main: torch.cuda.Stream) -> None:
 
 @cache
 def _side(device: torch.device) -> torch.cuda.Stream:
+    # Tables that both networks read get gradients from both streams, which the engine joins, but not without a word.
+    quiet = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
+    if quiet is not None:
+        quiet(False)
     return torch.cuda.Stream(device)

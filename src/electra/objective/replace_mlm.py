@@ -19,7 +19,7 @@ from electra.model.electra import Electra
 from electra.model.heads import MaskedHead
 from electra.objective.base import Evaluation, Outcome, Restoring, gather_slots
 from electra.objective.corrupt import pad_vocabulary
-from electra.objective.propose import Proposer, judge_proposal, put_samples
+from electra.objective.propose import Proposer, judge_proposal, loss_of_slots, put_samples
 from electra.objective.rtd import detection_states
 
 
@@ -47,7 +47,7 @@ class ReplaceMLM:
         electra = cast(Electra, model)
         proposal = self.proposer.propose(electra, batch, slots, dropout=True)
         used_M = slots.used_BS.flatten()
-        mlm_sum = (proposal.nll_M * used_M.float()).sum()
+        mlm_sum = loss_of_slots(proposal, slots)
         seen_BL = put_samples(batch, slots, proposal, self.masking)
         logits_MV = _predict(electra, batch, slots, seen_BL, dropout=True)
         main_sum = (F.cross_entropy(logits_MV.float(), proposal.gold_M, reduction="none") * used_M.float()).sum()

@@ -6,6 +6,7 @@ On a GPU the whole step is captured in one CUDA graph; what fused kernels leave 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -72,6 +73,11 @@ class Stepper:
         self._norm.item()
 
     def _step(self, rows: Tensor) -> None:
+        # An objective that fails beside the stream in use must not leave us there.
+        with torch.cuda.stream(torch.cuda.current_stream(rows.device)) if rows.is_cuda else nullcontext():
+            self._work(rows)
+
+    def _work(self, rows: Tensor) -> None:
         slots, counts = self._plan(rows)
         self._world.sum_(counts)
         sums: Tensor | None = None
