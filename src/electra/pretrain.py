@@ -135,7 +135,7 @@ class _Run:
         self.stepper = Stepper(
             self.model,
             self.weights.master,
-            Update(self.weights.master, config.optim),
+            Update(self.weights.master, config.optim, fused=config.train.kernels == "auto"),
             stage.objective,
             world=self.world,
             micro_batch=self.micro,

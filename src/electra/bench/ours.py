@@ -52,7 +52,7 @@ def our_step(config: Config, rows: Tensor, *, plain: bool) -> Callable[[], objec
     stepper = Stepper(
         model,
         master,
-        Update(master, config.optim),
+        Update(master, config.optim, fused=not plain),
         stage.objective,
         world=World(),
         micro_batch=config.train.micro_batch or len(rows),

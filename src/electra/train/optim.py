@@ -37,9 +37,12 @@ class Settings(Protocol):
 
 
 class Update:
-    """Clips the gradient and moves the weights, all on the device; a non-finite gradient changes nothing."""
+    """Clips the gradient and moves the weights, all on the device; a non-finite gradient changes nothing.
 
-    def __init__(self, master: Master, optim: Settings) -> None:
+    On a GPU in one launch, unless `fused` is false.
+    """
+
+    def __init__(self, master: Master, optim: Settings, *, fused: bool = True) -> None:
         self._master, self._optim = master, optim
         device = master.weights.device
         self.lr = torch.zeros((), device=device)
@@ -49,7 +52,8 @@ class Update:
             together[group.scale, optim.weight_decay if group.decayed else 0.0].append(group.part)
         self._calls = [(parts, decay) for (_, decay), parts in together.items()]
         self._scales = torch.tensor([scale for scale, _ in together], device=device)
-        self._groups = _groups(master, optim.weight_decay) if USABLE and device.type == "cuda" else None
+        in_kernel = fused and USABLE and device.type == "cuda"
+        self._groups = _groups(master, optim.weight_decay) if in_kernel else None
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         """The gradient's norm before clipping, and 1 where the step was skipped."""
