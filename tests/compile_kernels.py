@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 TARGET = GPUTarget("cuda", int(sys.argv[1]), 32)
 TYPES = {
@@ -33,10 +34,14 @@ seen: set[str] = set()
 def kind_of(value: Any) -> str:
     if isinstance(value, Tensor):
         return TYPES[value.dtype]
+    if isinstance(value, TensorDescriptor):
+        return f"tensordesc<{TYPES[value.base.dtype][1:]}{value.block_shape}>"
     return "fp32" if isinstance(value, float) else "i32"
 
 
-def record(kernel: Any, *given: Any, grid: Any, warmup: bool, num_warps: int = 4, **named: Any) -> None:
+def record(
+    kernel: Any, *given: Any, grid: Any, warmup: bool, num_warps: int = 4, maxnreg: int | None = None, **named: Any
+) -> None:
     """In place of a launch: compile what would have been launched, once."""
     values = dict(zip(kernel.arg_names, given, strict=False)) | {
         k: v for k, v in named.items() if k in kernel.arg_names
@@ -54,7 +59,7 @@ def record(kernel: Any, *given: Any, grid: Any, warmup: bool, num_warps: int = 4
         if isinstance(values[name], Tensor) and values[name].data_ptr() % 16 == 0
     }
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
-    made = triton.compile(source, target=TARGET, options={"num_warps": num_warps})
+    made = triton.compile(source, target=TARGET, options={"num_warps": num_warps, "maxnreg": maxnreg})
     print(kernel.__name__, num_warps, made.metadata.shared, flush=True)
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from kernel_truth import HERE, KEYS, Place, everywhere, exact, leaf, mask_at
 from torch import Tensor
 
-from electra.kernels import attention
+from electra.kernels import attention, down
 from electra.kernels import gelu as gelus
 from electra.kernels import norm as norms
 from electra.kernels.attention import attend, attend_backward
@@ -201,6 +201,56 @@ def test_gelu(place: Place, tokens: int, width: int, most: int, replace: bool, m
     place.check(gradient, source.grad, roundings=1)
     place.check(sums.sum(0), source.grad.sum(0), roundings=0)
     assert torch.equal(inner, active if replace else before)
+
+
+@pytest.mark.parametrize(
+    ("place", "tokens", "width", "inner", "replace"),
+    everywhere(
+        (200, 32, 80, False),
+        (128, 48, 128, True),
+        (130, 256, 200, False),
+        (1, 16, 8, True),
+        (70, 264, 80, True),  # wider than one kernel takes
+        (70, 32, 81, False),  # rows that begin anywhere
+        half=torch.float16,
+    ),
+)
+def test_down_backward(place: Place, tokens: int, width: int, inner: int, replace: bool) -> None:
+    gradient, weight = place.numbers(tokens, width, seed=1), place.numbers(width, inner, seed=2, scale=width**-0.5)
+    given = place.numbers(tokens, inner, seed=3, scale=2.0)
+    source = leaf(given)
+    active = F.gelu(source)
+    active.backward(exact(gradient) @ exact(weight))
+    assert source.grad is not None
+    before, got = given.clone(), torch.full_like(given, torch.nan)
+    sums = torch.full((down.programs(tokens, width, inner), inner), torch.nan, device=place.device)
+    down.down_backward(gradient, weight, given, got, sums, replace=replace)
+    place.check(got, source.grad, roundings=3)
+    place.check(sums.sum(0), source.grad.sum(0), roundings=3)
+    if replace:
+        place.check(given, active.detach(), roundings=1)
+    else:
+        assert torch.equal(given, before)
+
+
+def test_the_short_polynomials_are_the_gelu_s() -> None:
+    """Far out too, where they are held fast: within what rounding to 16 bits leaves."""
+    x = torch.linspace(-12, 12, 2400, dtype=torch.float16, device=HERE.device).view(300, 8)
+    if HERE.device == "cuda":
+        x = x.bfloat16()
+    source = leaf(x)
+    want = F.gelu(source)
+    want.sum().backward()
+    assert source.grad is not None
+    one = torch.zeros(300, 16, dtype=x.dtype, device=HERE.device)
+    one[:, 0] = 1.0
+    weight = torch.zeros(16, 8, dtype=x.dtype, device=HERE.device)
+    weight[0] = 1.0
+    slope, sums = torch.empty_like(x), torch.empty(down.programs(300, 16, 8), 8, device=HERE.device)
+    down.down_backward(one, weight, x, slope, sums, replace=True)
+    unit = 2.0**-8 if HERE.device == "cuda" else 2.0**-11
+    assert float((exact(slope) - source.grad).abs().max()) < 2e-4 + unit
+    assert float(((exact(x) - want.detach()).abs() - source.detach().abs() * unit).max()) < 2.5e-4
 
 
 def test_gelu_is_the_exact_one() -> None:

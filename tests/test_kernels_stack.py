@@ -57,10 +57,13 @@ def to_cpu(x: Tensor | None) -> Tensor | None:
         (1, 17, 48, 3, 80, 0.3, 0.0, False, 1, 2**20),
         (2, 41, 96, 3, 80, 0.0, 0.0, True, 1, 0),
         (2, 16, 64, 1, 80, 0.1, 0.1, False, 128, 2**20),
-        # The whole way there in one kernel a layer.
         (3, 33, 32, 2, 128, 0.1, 0.3, True, 2, 2**20),
-        (2, 24, 64, 1, 64, 0.0, 0.2, True, 128, 0),
         (1, 17, 128, 2, 192, 0.3, 0.0, False, 1, 2**20),
+        (2, 20, 48, 3, 81, 0.1, 0.1, True, 128, 2**20),  # the GELU on the way back in a pass of its own
+        # The whole way there in one kernel a layer.
+        (3, 33, 32, 1, 128, 0.1, 0.3, True, 2, 2**20),
+        (2, 24, 64, 1, 64, 0.0, 0.2, True, 128, 0),
+        (1, 17, 32, 1, 192, 0.3, 0.0, False, 1, 2**20),
         (2, 128, 64, 1, 64, 0.1, 0.1, True, 128, 2**20),
         half=torch.float16,
     ),
@@ -108,7 +111,7 @@ def test_the_stack_is_the_plain_layers(
 
 
 @pytest.mark.parametrize(
-    ("width", "heads", "fewest", "longest"), [(32, 2, 1, 128), (32, 2, 64, 128), (48, 3, 64, 128), (48, 3, 64, 16)]
+    ("width", "heads", "fewest", "longest"), [(32, 1, 1, 128), (32, 2, 64, 128), (48, 3, 64, 128), (48, 3, 64, 16)]
 )
 def test_running_layers_twice_changes_nothing(
     width: int, heads: int, fewest: int, longest: int, monkeypatch: pytest.MonkeyPatch
@@ -214,4 +217,5 @@ def test_an_encoder_takes_the_fused_way_where_it_fits(length: int, width: int, f
 def test_a_narrow_layer_needs_known_sizes_and_enough_texts() -> None:
     assert narrow.fits(64, 128, 64, 64, 256)
     assert not narrow.fits(63, 128, 64, 64, 256) and not narrow.fits(64, 129, 64, 64, 256)
+    assert not narrow.fits(64, 128, 64, 32, 256)  # two heads
     assert not narrow.fits(64, 128, 64, 64, 250) and not narrow.fits(64, 128, 256, 64, 1024)

@@ -95,7 +95,7 @@ def run_layer(
     qkv, mixed, y, inner, active = rooms
     if fused:
         into = (qkv, mixed, y, inner, out)
-        sums = narrow.run_layer(x_TD, block, lengths_B, drops, length=length, heads=plan.heads, eps=plan.eps, into=into)
+        sums = narrow.run_layer(x_TD, block, lengths_B, drops, length=length, eps=plan.eps, into=into)
         return Kept(None, *sums)
     torch.addmm(block.qkv_bias, x_TD, block.qkv.t(), out=qkv)
     level = attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads, out=mixed)

@@ -4,8 +4,8 @@ Layers as narrow as a generator's leave the chip idle between launches, and a te
 What the way back needs is written out; the way back itself, wider layers and longer or few texts take the pieces that
 `layer` and `stack` are made of. The plain twin is `model.layers.Layer`.
 
-Shapes: T = B·L tokens, D width, H half of it (dropout draws one word for an element of each), S head size, C half of
-the length, F inner width, W columns of it at a time.
+Shapes: T = B·L tokens, D width, H half of it (dropout draws one word for an element of each), C half of the
+length, F inner width, W columns of it at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from electra.kernels.attention import LONGEST, probabilities
 from electra.kernels.gelu import bell_and_phi
 from electra.kernels.hashing import Drop, kept, precision, row_words
 
-WIDTHS = (32, 64, 128)
+WIDTHS = (32, 64)
+"""Layers of one head. With several, what Triton 3.6 makes of the kernel is wrong on a GPU, or fails."""
 COLUMNS = 64
 WARPS = 8
 FEWEST_TEXTS = 64
@@ -70,8 +71,8 @@ def _narrow_forward(  # type: ignore[no-untyped-def]
     qkv, mixed, sum1, mean1, rstd1, y, inner, sum2, mean2, rstd2, z,
     lengths, keys, site0, site1, site2, length, half, scale,
     attention_threshold, attention_grow, threshold, grow, eps,
-    D: tl.constexpr, H: tl.constexpr, HEADS: tl.constexpr, S: tl.constexpr, F: tl.constexpr, W: tl.constexpr,
-    L: tl.constexpr, C: tl.constexpr, RAGGED: tl.constexpr, ATTENTION_DROP: tl.constexpr, DROP: tl.constexpr,
+    D: tl.constexpr, H: tl.constexpr, F: tl.constexpr, W: tl.constexpr, L: tl.constexpr,
+    C: tl.constexpr, RAGGED: tl.constexpr, ATTENTION_DROP: tl.constexpr, DROP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     kind = z.dtype.element_ty
@@ -92,34 +93,29 @@ def _narrow_forward(  # type: ignore[no-untyped-def]
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
-    f0 = tl.zeros([L, H], tl.float32) + tl.load(out_b + half_H).to(tl.float32)[None, :]
-    f1 = tl.zeros([L, H], tl.float32) + tl.load(out_b + H + half_H).to(tl.float32)[None, :]
-    for head in tl.static_range(HEADS):
-        inner_S = head * S + tl.arange(0, S)
-        q = _linear(x_LD, qkv_w, qkv_b, inner_S, all_D, D, PRECISION).to(kind)
-        k0 = _linear(a_CD, qkv_w, qkv_b, D + inner_S, all_D, D, PRECISION).to(kind)
-        k1 = _linear(b_CD, qkv_w, qkv_b, D + inner_S, all_D, D, PRECISION).to(kind)
-        v0 = _linear(a_CD, qkv_w, qkv_b, 2 * D + inner_S, all_D, D, PRECISION).to(kind)
-        v1 = _linear(b_CD, qkv_w, qkv_b, 2 * D + inner_S, all_D, D, PRECISION).to(kind)
-        here = qkv + first * 3 * D + inner_S[None, :]
-        tl.store(here + rows_L[:, None] * (3 * D), q, inside)
-        tl.store(here + D + rows_C[:, None] * (3 * D), k0, in0)
-        tl.store(here + D + second[:, None] * (3 * D), k1, in1)
-        tl.store(here + 2 * D + rows_C[:, None] * (3 * D), v0, in0)
-        tl.store(here + 2 * D + second[:, None] * (3 * D), v1, in1)
-        # Rows past the end are the bias alone, and nobody sees them.
-        p0, p1 = probabilities(q, k0, k1, rows_C, second, half, visible, scale, PRECISION)
-        if ATTENTION_DROP:
-            words_L = row_words(tl.load(keys + text), site0, head * length + rows_L)
-            keep0, keep1 = kept(words_L, rows_C, attention_threshold)
-            p0 = tl.where(keep0, p0 * attention_grow, 0.0)
-            p1 = tl.where(keep1, p1 * attention_grow, 0.0)
-        m = tl.dot(p0.to(kind), v0, input_precision=PRECISION)
-        m = tl.dot(p1.to(kind), v1, m, input_precision=PRECISION).to(kind)
-        tl.store(mixed + first * D + rows_L[:, None] * D + inner_S[None, :], m, inside)
-        out_HS = out_w + half_H[:, None] * D + inner_S[None, :]
-        f0 = tl.dot(m, tl.trans(tl.load(out_HS)), f0, input_precision=PRECISION)
-        f1 = tl.dot(m, tl.trans(tl.load(out_HS + H * D)), f1, input_precision=PRECISION)
+    q = _linear(x_LD, qkv_w, qkv_b, all_D, all_D, D, PRECISION).to(kind)
+    k0 = _linear(a_CD, qkv_w, qkv_b, D + all_D, all_D, D, PRECISION).to(kind)
+    k1 = _linear(b_CD, qkv_w, qkv_b, D + all_D, all_D, D, PRECISION).to(kind)
+    v0 = _linear(a_CD, qkv_w, qkv_b, 2 * D + all_D, all_D, D, PRECISION).to(kind)
+    v1 = _linear(b_CD, qkv_w, qkv_b, 2 * D + all_D, all_D, D, PRECISION).to(kind)
+    here = qkv + first * 3 * D + all_D[None, :]
+    tl.store(here + rows_L[:, None] * (3 * D), q, inside)
+    tl.store(here + D + rows_C[:, None] * (3 * D), k0, in0)
+    tl.store(here + D + second[:, None] * (3 * D), k1, in1)
+    tl.store(here + 2 * D + rows_C[:, None] * (3 * D), v0, in0)
+    tl.store(here + 2 * D + second[:, None] * (3 * D), v1, in1)
+    # Rows past the end are the bias alone, and nobody sees them.
+    p0, p1 = probabilities(q, k0, k1, rows_C, second, half, visible, scale, PRECISION)
+    if ATTENTION_DROP:
+        words_L = row_words(tl.load(keys + text), site0, rows_L)
+        keep0, keep1 = kept(words_L, rows_C, attention_threshold)
+        p0 = tl.where(keep0, p0 * attention_grow, 0.0)
+        p1 = tl.where(keep1, p1 * attention_grow, 0.0)
+    m = tl.dot(p0.to(kind), v0, input_precision=PRECISION)
+    m = tl.dot(p1.to(kind), v1, m, input_precision=PRECISION).to(kind)
+    tl.store(mixed + first * D + rows_L[:, None] * D + all_D[None, :], m, inside)
+    f0 = _linear(m, out_w, out_b, half_H, all_D, D, PRECISION)
+    f1 = _linear(m, out_w, out_b, H + half_H, all_D, D, PRECISION)
     place = first * D + rows_L[:, None] * D + half_H[None, :]
     tokens_L = tl.where(rows_L < length, first + rows_L, -1)
     words_L = rows_L
@@ -154,12 +150,12 @@ def _narrow_forward(  # type: ignore[no-untyped-def]
 
 def fits(texts: int, length: int, width: int, head: int, inner: int) -> bool:
     """Whether the kernel knows these sizes and has enough to do."""
-    known = width in WIDTHS and head in (16, 32, 64) and inner % COLUMNS == 0 and 16 <= length <= LONGEST
+    known = width in WIDTHS and head == width and inner % COLUMNS == 0 and 16 <= length <= LONGEST
     return known and texts >= FEWEST_TEXTS
 
 
 def run_layer(
-    x_TD: Tensor, weights: tuple[Tensor, ...], lengths_B: Tensor | None, drops: list[Drop], *, length: int, heads: int,
+    x_TD: Tensor, weights: tuple[Tensor, ...], lengths_B: Tensor | None, drops: list[Drop], *, length: int,
     eps: float, into: tuple[Tensor, ...],
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """One layer; `weights` as `layer.Block` orders them, `into` takes (T, 3·D) queries, keys and values, (T, D) their
@@ -176,9 +172,9 @@ def run_layer(
     _narrow_forward[(tokens // length,)](
         x_TD, *weights, qkv, mixed, sum1, mean1, rstd1, y, inner, sum2, mean2, rstd2, z,
         x_TD if lengths_B is None else lengths_B, keys, *(drop.site for drop in drops),
-        length, (length + 1) // 2, (width // heads) ** -0.5,
+        length, (length + 1) // 2, width**-0.5,
         drops[0].threshold, drops[0].grow, drops[1].threshold, drops[1].grow, eps,
-        D=width, H=width // 2, HEADS=heads, S=width // heads, F=inner.shape[1], W=COLUMNS, L=block, C=block // 2,
+        D=width, H=width // 2, F=inner.shape[1], W=COLUMNS, L=block, C=block // 2,
         RAGGED=lengths_B is not None, ATTENTION_DROP=drops[0].keys_B is not None, DROP=drops[1].keys_B is not None,
         PRECISION=precision(x_TD.dtype), num_warps=WARPS,
     )  # fmt: skip

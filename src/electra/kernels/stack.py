@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from electra.kernels import gelu as gelus
-from electra.kernels import narrow
+from electra.kernels import down, narrow
 from electra.kernels import norm as norms
 from electra.kernels.attention import attend_backward
 from electra.kernels.layer import Block, Kept, Plan, drops_of, make_rooms, run_layer
@@ -100,7 +99,7 @@ class _Stack(torch.autograd.Function):
         # One line a program, summed once for all layers at the end.
         qkv_sums = sums(layers, texts, 3 * width)
         norm_sums = sums(2 * layers, norms.programs(tokens, width), 3 * width)
-        gelu_sums = sums(layers, gelus.programs(tokens), inner)
+        gelu_sums = sums(layers, down.programs(tokens, width, inner), inner)
         for number in reversed(range(layers)):
             block, drops = blocks[number], drops_of(ctx.keys_B, plan, number)
             qkv, _, _, inner_TF, _ = here = rooms.of(number)
@@ -116,8 +115,8 @@ class _Stack(torch.autograd.Function):
                 gradient, kept.sum2, kept.mean2, kept.rstd2, block.gamma2, drops[2], d_down,
                 norm_sums[2 * number + 1], length=length,
             )  # fmt: skip
-            torch.mm(d_down, block.down, out=d_inner)
-            gelus.gelu_backward(inner_TF, d_inner, gelu_sums[number], replace=rooms.active_KTF is rooms.inner_KTF)
+            replace = rooms.active_KTF is rooms.inner_KTF
+            down.down_backward(d_down, block.down, inner_TF, d_inner, gelu_sums[number], replace=replace)
             kept.sum2.addmm_(d_inner, block.up)
             norms.add_norm_backward(
                 kept.sum2, kept.sum1, kept.mean1, kept.rstd1, block.gamma1, drops[1], d_out,
