@@ -15,7 +15,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from electra.kernels import gelu as gelus
-from electra.kernels.gelu import bell_and_phi
+from electra.kernels.gelu import gelu_of, slope_of
 from electra.kernels.hashing import precision
 
 WIDEST = 256
@@ -24,45 +24,6 @@ DEEP = 128
 """Bytes of a row that a product takes at a time."""
 WARPS, REGISTERS = 8, 128
 """Two programs then share a multiprocessor: while one multiplies, the other writes."""
-
-
-@triton.jit
-def _between(x):  # type: ignore[no-untyped-def]
-    """x kept where the polynomials below hold: further out both functions are as good as flat."""
-    return tl.minimum(tl.maximum(x, -4.25), 4.25)
-
-
-@triton.jit
-def phi_16(x):  # type: ignore[no-untyped-def]
-    """The normal distribution's cumulative function to 2e-5: for what is rounded to 16 bits, without an exponential."""
-    c = _between(x)
-    s = c * c
-    a = 4.76076019e-11 * s - 4.69411265e-09
-    a = a * s + 2.04881886e-07
-    a = a * s - 5.26668873e-06
-    a = a * s + 8.98211219e-05
-    a = a * s - 0.00108791597
-    a = a * s + 0.00975214504
-    a = a * s - 0.0662540495
-    a = a * s + 0.398864508
-    return c * a + 0.5
-
-
-@triton.jit
-def slope_16(x):  # type: ignore[no-untyped-def]
-    """The GELU's derivative to 2e-4."""
-    c = _between(x)
-    s = c * c
-    a = 3.55245433e-09 - 3.42676061e-11 * s
-    a = a * s - 1.6349081e-07
-    a = a * s + 4.43265799e-06
-    a = a * s - 7.93626823e-05
-    a = a * s + 0.000996547053
-    a = a * s - 0.0090404544
-    a = a * s + 0.0590925328
-    a = a * s - 0.265392601
-    a = a * s + 0.797756433
-    return c * a + 0.5
 
 
 @triton.jit
@@ -78,16 +39,11 @@ def _down_backward(  # type: ignore[no-untyped-def]
     for k in tl.range(0, width, K, num_stages=2):
         du = tl.dot(d_down.load([m, k]), down.load([k, n]), du, input_precision=PRECISION)
     x = inner.load([m, n]).to(tl.float32)
-    if PRECISION == "ieee":
-        bell, phi = bell_and_phi(x)
-        du = du * (phi + x * bell * 0.3989422804014327)
-    else:
-        du = du * slope_16(x)
-    d_inner.store([m, n], du.to(d_inner.dtype))
+    kind: tl.constexpr = inner.dtype
+    du = du * slope_of(x, kind)
+    d_inner.store([m, n], du.to(kind))
     if REPLACE:
-        if PRECISION != "ieee":
-            phi = phi_16(x)
-        inner.store([m, n], (x * phi).to(inner.dtype))
+        inner.store([m, n], gelu_of(x, kind).to(kind))
     columns_N = n + tl.arange(0, N)
     # Rows past the end have no gradient.
     tl.store(sums + line.to(tl.int64) * columns + columns_N, tl.sum(du, 0), columns_N < columns)

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from electra.kernels.attention import LONGEST, probabilities
-from electra.kernels.gelu import bell_and_phi
+from electra.kernels.gelu import gelu_of
 from electra.kernels.hashing import Drop, kept, precision, row_words
 
 WIDTHS = (32, 64)
@@ -75,7 +75,7 @@ def _narrow_forward(  # type: ignore[no-untyped-def]
     C: tl.constexpr, RAGGED: tl.constexpr, ATTENTION_DROP: tl.constexpr, DROP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    kind = z.dtype.element_ty
+    kind: tl.constexpr = z.dtype.element_ty
     text = tl.program_id(0)
     first = text.to(tl.int64) * length
     rows_L = tl.arange(0, L)
@@ -132,11 +132,9 @@ def _narrow_forward(  # type: ignore[no-untyped-def]
         up_WH = up_w + (start + inner_W)[:, None] * D + half_H[None, :]
         u = tl.dot(y0, tl.trans(tl.load(up_WH)), input_precision=PRECISION)
         u = tl.dot(y1, tl.trans(tl.load(up_WH + H)), u, input_precision=PRECISION)
-        u = (u + tl.load(up_b + start + inner_W).to(tl.float32)[None, :]).to(kind)
-        tl.store(inner + wide + start, u, inside)
-        u = u.to(tl.float32)  # as rounded: the way back starts from what is kept
-        _, phi = bell_and_phi(u)
-        a = (u * phi).to(kind)
+        u += tl.load(up_b + start + inner_W).to(tl.float32)[None, :]
+        tl.store(inner + wide + start, u.to(kind), inside)
+        a = gelu_of(u, kind).to(kind)
         down_HW = down_w + half_H[:, None] * F + (start + inner_W)[None, :]
         f0 = tl.dot(a, tl.trans(tl.load(down_HW)), f0, input_precision=PRECISION)
         f1 = tl.dot(a, tl.trans(tl.load(down_HW + H * F)), f1, input_precision=PRECISION)

@@ -109,25 +109,18 @@ class Master(Weights):
 
     def collect(self, *, first: bool) -> None:
         """Move the parameters' gradients into the flat one: the first micro-batch's replace it, others add to it."""
-        start = 0
-        pieces: list[Tensor] = []
-
-        def flush(end: int) -> None:
-            flat = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
-            target = self.gradient[start:end]
-            target.copy_(flat) if first else target.add_(flat)
-
-        position = 0
-        for parameter, size in zip(self._parameters, self._sizes, strict=True):
-            gradient = parameter.grad
-            assert gradient is not None, "a parameter took no part in the loss"
-            if pieces and pieces[0].dtype != gradient.dtype:
-                flush(position)
-                start, pieces = position, []
-            pieces.append(gradient.flatten())
+        into = self.gradient if first else torch.zeros_like(self.gradient)
+        of_kind: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+        for parameter, view in zip(self._parameters, self._views(into), strict=True):
+            assert parameter.grad is not None, "a parameter took no part in the loss"
+            views, gradients = of_kind.setdefault(parameter.grad.dtype, ([], []))
+            views.append(view)
+            gradients.append(parameter.grad)
             parameter.grad = None
-            position += size
-        flush(position)
+        for views, gradients in of_kind.values():
+            torch._foreach_copy_(views, gradients)
+        if not first:
+            self.gradient.add_(into)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         return super().tensors() | {"average": self._named(self.average), "square": self._named(self.square)}
