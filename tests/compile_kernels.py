@@ -85,13 +85,13 @@ def main() -> None:
     from electra.kernels import narrow
     from electra.kernels.adamw import Groups, adamw
     from electra.kernels.hashing import mix_words
-    from electra.model import electra, encoder, layers
+    from electra.model import electra, encoder, heads, layers
     from electra.objective.table import build_objective
     from electra.train.state import Master
 
     JITFunction.run = record  # type: ignore[method-assign]
     Tensor.is_cuda = property(lambda self: True)  # type: ignore[assignment,method-assign]
-    for place in (encoder.Encoder, layers.Embeddings, electra.Electra):
+    for place in (encoder.Encoder, layers.Embeddings, heads.DetectionHead, electra.Electra):
         place.fused = True
     narrow.FEWEST_TEXTS = 1
     rng.mix_on_gpu = mix_words

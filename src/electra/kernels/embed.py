@@ -17,6 +17,7 @@ from torch import Tensor
 
 from electra.kernels.hashing import Drop, drop_at, kept, word, words_under
 from electra.kernels.norm import MOST_PROGRAMS, TILE_BACK, tile
+from electra.kernels.sums import sum_lines
 
 
 @triton.jit
@@ -174,10 +175,11 @@ class _Embed(torch.autograd.Function):
             ids_BL.numel(), length, drop.threshold, drop.grow, steps,
             E=size, HALF=half, C=block, R=rows, DROP=drop.keys_B is not None, num_warps=1,
         )  # fmt: skip
-        d_gamma_E, d_beta_E, d_second_E = sums_P3E.sum(0).unbind()
+        d_gamma_E, d_beta_E, d_second_E = sum_lines(sums_P3E.view(1, programs, -1)).view(3, size).unbind()
+        d_places_LE = sum_lines(d_summed_TE.view(1, texts, -1)).view(length, size)
         d_positions_PE = torch.zeros_like(positions_PE)
-        torch.sum(d_summed_TE.view(texts, length, size), 0, out=d_positions_PE[:length])
-        d_segments_2E = torch.stack((d_positions_PE.sum(0) - d_second_E, d_second_E))
+        d_positions_PE[:length] = d_places_LE
+        d_segments_2E = torch.stack((sum_lines(d_places_LE[None])[0] - d_second_E, d_second_E))
         return None, None, None, None, d_table_VE, d_positions_PE, d_segments_2E, d_gamma_E, d_beta_E
 
 

@@ -19,6 +19,7 @@ from electra.kernels import down, narrow
 from electra.kernels import norm as norms
 from electra.kernels.attention import attend_backward
 from electra.kernels.layer import Block, Kept, Plan, drops_of, make_rooms, run_layer
+from electra.kernels.sums import sum_lines
 
 TOGETHER = 2**22
 """Products of stacks of this many activations do not fill the chip: those of all layers are made at once."""
@@ -136,12 +137,9 @@ class _Stack(torch.autograd.Function):
                 _product(rooms.qkv_KTW[held], x_KTD[group], qkv_KWD[group])
         ctx.x_KTD = ctx.rooms = None
         kind = blocks[0].qkv_bias.dtype
-        norm_K23D = norm_sums.sum(1).view(layers, 2, 3, width)
-        qkv_bias_KW, up_bias_KF, bias_K2D = (
-            qkv_sums.sum(1).to(kind),
-            gelu_sums.sum(1).to(kind),
-            norm_K23D[:, :, 2].to(kind),
-        )
+        norm_K23D = sum_lines(norm_sums).view(layers, 2, 3, width)
+        qkv_bias_KW, up_bias_KF = sum_lines(qkv_sums, kind), sum_lines(gelu_sums, kind)
+        bias_K2D = norm_K23D[:, :, 2].to(kind)
         gradients: list[Tensor] = []
         for k in range(layers):
             (gamma1, beta1, _), (gamma2, beta2, _) = norm_K23D[k].unbind()

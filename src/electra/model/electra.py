@@ -115,7 +115,7 @@ def build_model(config: Config, counts: Callable[[], Tensor] | None = None) -> E
 def use_plain_operations(model: nn.Module) -> None:
     """Leave the fused kernels aside: the same computation, operation by operation."""
     for module in model.modules():
-        if isinstance(module, Electra | Encoder | Embeddings):
+        if isinstance(module, Electra | Encoder | Embeddings | DetectionHead):
             module.fused = False
 
 
