@@ -29,7 +29,7 @@ from electra.config.load import load
 from electra.config.schema import Config
 from electra.model.electra import DISCRIMINATOR_SITE, GENERATOR_SITE, Electra, build_model
 from electra.objective.base import gather_slots
-from electra.objective.corrupt import mask, pad_vocabulary, replace, sample, slot_keys
+from electra.objective.corrupt import mask, replace, slot_keys
 from electra.objective.table import build_objective
 from electra.train.capture import Captured
 from electra.train.optim import Update
@@ -80,16 +80,11 @@ def bare_step(config: Config, rows: Tensor) -> Callable[[], Tensor]:
         shown = mask(batch, slots, masked_share=config.masking.masked_share, mask_id=MASK)
         keys = rng.fold(batch.keys_B, GENERATOR_SITE)
         hidden = model.generator(model.embeddings(shown, batch.segments_BL, keys), batch.lengths_B, keys)
-        table, bias = pad_vocabulary(model.embeddings.token.weight, model.generator_head.bias)
-        logits = model.generator_head(gather_slots(hidden, slots.positions_BS), table, bias)
         gold = batch.ids_BL.gather(1, slots.positions_BS).flatten().long()
-        if model.fused and rows.is_cuda:
-            from electra.kernels.vocabulary import loss_and_sample
-
-            nll, sampled = loss_and_sample(logits, gold, slot_keys(batch, slots))
-        else:
-            logp = logits.float().log_softmax(1)
-            nll, sampled = F.nll_loss(logp, gold, reduction="none"), sample(logp, slot_keys(batch, slots))
+        hidden = gather_slots(hidden, slots.positions_BS)
+        table = model.embeddings.token.weight
+        _, nll, sampled = foretell(model.generator_head, hidden, table, gold, slot_keys(batch, slots))
+        assert sampled is not None
         official = config.masking.policy == "official"
         seen = replace(batch, slots, sampled.view(slots.used_BS.shape), official=official)
         keys = rng.fold(batch.keys_B, DISCRIMINATOR_SITE)

@@ -91,7 +91,7 @@ def main() -> None:
 
     JITFunction.run = record  # type: ignore[method-assign]
     Tensor.is_cuda = property(lambda self: True)  # type: ignore[assignment,method-assign]
-    for place in (encoder.Encoder, layers.Embeddings, heads.DetectionHead, electra.Electra):
+    for place in (encoder.Encoder, layers.Embeddings, heads.DetectionHead, heads.MaskedHead):
         place.fused = True
     narrow.FEWEST_TEXTS = 1
     rng.mix_on_gpu = mix_words

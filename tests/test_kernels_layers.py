@@ -215,7 +215,10 @@ def test_gelu(place: Place, tokens: int, width: int, most: int, replace: bool, m
         half=torch.float16,
     ),
 )
-def test_down_backward(place: Place, tokens: int, width: int, inner: int, replace: bool) -> None:
+def test_down_backward(
+    place: Place, tokens: int, width: int, inner: int, replace: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(down, "NARROWEST", 16)
     gradient, weight = place.numbers(tokens, width, seed=1), place.numbers(width, inner, seed=2, scale=width**-0.5)
     given = place.numbers(tokens, inner, seed=3, scale=2.0)
     source = leaf(given)
@@ -233,8 +236,9 @@ def test_down_backward(place: Place, tokens: int, width: int, inner: int, replac
         assert torch.equal(given, before)
 
 
-def test_the_short_polynomials_are_the_gelu_s() -> None:
+def test_the_short_polynomials_are_the_gelu_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """Far out too, where they are held fast: within what rounding to 16 bits leaves."""
+    monkeypatch.setattr(down, "NARROWEST", 16)
     x = torch.linspace(-12, 12, 2400, dtype=torch.float16, device=HERE.device).view(300, 8)
     if HERE.device == "cuda":
         x = x.bfloat16()

@@ -11,7 +11,7 @@ from kernel_truth import HERE, Place, everywhere, exact
 from torch import Tensor
 
 from electra.batches.sequences import Sequences, unpack
-from electra.kernels import attention, gelu, narrow, norm, stack
+from electra.kernels import attention, down, gelu, narrow, norm, stack
 from electra.model.encoder import Encoder, Shape
 
 
@@ -84,6 +84,7 @@ def test_the_stack_is_the_plain_layers(
 ) -> None:
     monkeypatch.setattr(stack, "TOGETHER", together)
     monkeypatch.setattr(narrow, "FEWEST_TEXTS", 1)
+    monkeypatch.setattr(down, "NARROWEST", 32)
     monkeypatch.setattr(norm, "MOST_PROGRAMS", most)
     monkeypatch.setattr(gelu, "MOST_ROWS", most)
     encoder = network(place, width=width, heads=heads, ffn=ffn, rate=rate, attention=attention)

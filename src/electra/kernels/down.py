@@ -1,7 +1,7 @@
 """The way back through the second product of a feed-forward half and the GELU before it.
 
-Narrow layers get both in one kernel, which writes the inner gradient once instead of writing it, reading it and writing
-it again; the library's products of wider layers are so much faster that a pass of its own costs less.
+Layers of some widths get both in one kernel, which writes the inner gradient once instead of writing it, reading it and
+writing it again; others take the library's product and a pass of its own.
 
 Shapes: T tokens, D width, F inner width, M by N a program's tile, P rows of tiles.
 """
@@ -18,7 +18,8 @@ from electra.kernels import gelu as gelus
 from electra.kernels.gelu import gelu_of, slope_of
 from electra.kernels.hashing import precision
 
-WIDEST = 256
+NARROWEST, WIDEST = 128, 256
+"""Widths for which one kernel is faster; below there is too little to do, above the library's product is too good."""
 ROWS = COLUMNS = 128
 DEEP = 128
 """Bytes of a row that a product takes at a time."""
@@ -80,4 +81,5 @@ def down_backward(
 
 
 def _fits(width: int, columns: int) -> bool:
-    return width <= WIDEST and width % 8 == columns % 8 == 0  # rows begin at multiples of 16 bytes
+    # Rows begin at multiples of 16 bytes.
+    return NARROWEST <= width <= WIDEST and width % 8 == columns % 8 == 0
