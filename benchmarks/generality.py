@@ -31,6 +31,7 @@ from electra.model.electra import DISCRIMINATOR_SITE, GENERATOR_SITE, Electra, b
 from electra.objective.base import gather_slots
 from electra.objective.corrupt import mask, replace, slot_keys
 from electra.objective.table import build_objective
+from electra.objective.words import foretell
 from electra.train.capture import Captured
 from electra.train.optim import Update
 from electra.train.parallel import World
