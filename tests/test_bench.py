@@ -255,7 +255,7 @@ def test_both_steps_train_in_micro_batches() -> None:
     config = load("tiny", overrides=(*SMALLER, "train.batch_size=4", "train.micro_batch=2", "optim.warmup_steps=1"))
     rows = random_rows(config, 4)
     assert rows.shape == (4, 64 + 3) and rows[:, :64].max() < 512
-    for step in (our_step(config, rows, plain=False), peer_step(config, rows, compiled=False)):
+    for step in (our_step(config, rows), peer_step(config, rows, compiled=False)):
         step()
         step()
 

@@ -11,7 +11,7 @@ from kernel_truth import HERE, Place, everywhere, exact
 from torch import Tensor
 
 from electra.batches.sequences import Sequences, unpack
-from electra.kernels import feedforward, gelu, norm, stack
+from electra.kernels import attention, down, gelu, narrow, norm, stack
 from electra.model.encoder import Encoder, Shape
 
 
@@ -52,14 +52,19 @@ def to_cpu(x: Tensor | None) -> Tensor | None:
     ("place", "texts", "length", "width", "heads", "ffn", "rate", "attention", "ragged", "most", "together"),
     everywhere(
         (3, 33, 48, 3, 80, 0.1, 0.3, True, 2, 0),
+        (2, 140, 48, 3, 80, 0.1, 0.2, True, 128, 0),  # longer than one program's scores
         (2, 24, 32, 2, 80, 0.0, 0.2, True, 128, 2**20),
         (1, 17, 48, 3, 80, 0.3, 0.0, False, 1, 2**20),
         (2, 41, 96, 3, 80, 0.0, 0.0, True, 1, 0),
         (2, 16, 64, 1, 80, 0.1, 0.1, False, 128, 2**20),
-        # Feed-forward halves in one kernel.
         (3, 33, 32, 2, 128, 0.1, 0.3, True, 2, 2**20),
-        (2, 24, 64, 1, 64, 0.0, 0.2, True, 128, 0),
         (1, 17, 128, 2, 192, 0.3, 0.0, False, 1, 2**20),
+        (2, 20, 48, 3, 81, 0.1, 0.1, True, 128, 2**20),  # the GELU on the way back in a pass of its own
+        # The whole way there in one kernel a layer.
+        (3, 33, 32, 1, 128, 0.1, 0.3, True, 2, 2**20),
+        (2, 24, 64, 1, 64, 0.0, 0.2, True, 128, 0),
+        (1, 17, 32, 1, 192, 0.3, 0.0, False, 1, 2**20),
+        (2, 128, 64, 1, 64, 0.1, 0.1, True, 128, 2**20),
         half=torch.float16,
     ),
 )
@@ -78,7 +83,8 @@ def test_the_stack_is_the_plain_layers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stack, "TOGETHER", together)
-    monkeypatch.setattr(feedforward, "FEWEST_PROGRAMS", 1)
+    monkeypatch.setattr(narrow, "FEWEST_TEXTS", 1)
+    monkeypatch.setattr(down, "NARROWEST", 32)
     monkeypatch.setattr(norm, "MOST_PROGRAMS", most)
     monkeypatch.setattr(gelu, "MOST_ROWS", most)
     encoder = network(place, width=width, heads=heads, ffn=ffn, rate=rate, attention=attention)
@@ -103,6 +109,25 @@ def test_the_stack_is_the_plain_layers(
     for name, gradient in found.items():
         assert gradient.dtype == weights[name].dtype, name
         place.check(gradient, wanted[name], roundings=24, single=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("width", "heads", "fewest", "longest"), [(32, 1, 1, 128), (32, 2, 64, 128), (48, 3, 64, 128), (48, 3, 64, 16)]
+)
+def test_running_layers_twice_changes_nothing(
+    width: int, heads: int, fewest: int, longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(narrow, "FEWEST_TEXTS", fewest)
+    monkeypatch.setattr(attention, "LONGEST", longest)
+    encoder, batch = network(HERE, width=width, heads=heads, ffn=64), batch_of(HERE, 3, 20)
+    x, incoming = HERE.numbers(3, 20, width, seed=1).requires_grad_(), HERE.numbers(3, 20, width, seed=2)
+    found = []
+    for encoder.recompute in (False, True):
+        out = encoder._run_fused(x, batch.lengths_B, batch.keys_B)
+        found.append({"out": out.detach(), **gradients(encoder, x, out, incoming)})
+    # Products of one layer's weights or of all layers' may round differently on a GPU.
+    for name, one in found[0].items():
+        torch.testing.assert_close(one, found[1][name], rtol=1e-2, atol=1e-2 * float(one.abs().max()), msg=name)
 
 
 @pytest.mark.parametrize("column", ["lengths", "keys", "both"])
@@ -181,10 +206,17 @@ def test_without_gradients_nothing_is_kept(learning: bool, monkeypatch: pytest.M
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(
-    ("length", "width", "fused"), [(15, 64, False), (16, 64, True), (128, 64, True), (129, 64, False), (20, 48, False)]
+    ("length", "width", "fused"), [(15, 64, False), (16, 64, True), (128, 64, True), (129, 64, True), (20, 48, False)]
 )
 def test_an_encoder_takes_the_fused_way_where_it_fits(length: int, width: int, fused: bool) -> None:
     encoder, x = network(HERE, width=width, heads=1), HERE.numbers(2, length, width, seed=1)
     out = encoder(x, None, None)
     assert ("Stack" in type(out.grad_fn).__name__) == fused
     HERE.check(out, exact(encoder.cpu().double()(exact(x), None, None)), roundings=16)
+
+
+def test_a_narrow_layer_needs_known_sizes_and_enough_texts() -> None:
+    assert narrow.fits(64, 128, 64, 64, 256)
+    assert not narrow.fits(63, 128, 64, 64, 256) and not narrow.fits(64, 129, 64, 64, 256)
+    assert not narrow.fits(64, 128, 64, 32, 256)  # two heads
+    assert not narrow.fits(64, 128, 64, 64, 250) and not narrow.fits(64, 128, 256, 64, 1024)

@@ -10,14 +10,25 @@ from scipy.stats import chisquare
 from tiny import signed, unmix
 from torch import Tensor
 
+from electra import rng
 from electra.kernels import vocabulary
-from electra.kernels.vocabulary import BLOCK, loss_and_sample
+from electra.kernels.hashing import mix_words
+from electra.kernels.vocabulary import BLOCK, predict
 from electra.objective.corrupt import NEVER, sample
 
 
 def keys_of(count: int, *, seed: int = 0) -> Tensor:
     words = torch.randint(-(2**31), 2**31, (count,), generator=torch.Generator().manual_seed(seed))
     return words.to(torch.int32).to(HERE.device)
+
+
+def loss_and_sample(logits_MV: Tensor, gold_M: Tensor, keys_M: Tensor) -> tuple[Tensor, Tensor]:
+    """Of logits that are given: the table's entries tell apart what they are compared with."""
+    size = logits_MV.shape[1]
+    table_VV = torch.eye(size, dtype=logits_MV.dtype, device=logits_MV.device)
+    seen, loss_M, sampled_M = predict(logits_MV, table_VV, torch.zeros_like(table_VV[0]), gold_M, keys_M)
+    assert torch.equal(seen, logits_MV) and sampled_M is not None
+    return loss_M, sampled_M
 
 
 def gold_of(rows: int, size: int) -> Tensor:
@@ -79,6 +90,37 @@ def test_columns_and_transposes_are_read_like_copies_of_them() -> None:
     assert torch.equal(sampled, plain_samples(logits, keys))
 
 
+@pytest.mark.parametrize(
+    ("place", "rows", "most"), everywhere((37, 64), (5, 1), (130, 3), (128, 16), half=torch.float16)
+)
+def test_the_whole_head_and_its_way_back(place: Place, rows: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the loss, through the logits, and through both at once; without keys nothing is drawn."""
+    monkeypatch.setattr(vocabulary, "MOST_LINES", most)
+    size, inner = 9 * BLOCK, 24
+    x, table = place.numbers(rows, inner, seed=1), place.numbers(size, inner, seed=2, scale=0.5)
+    bias, gold = place.numbers(size, seed=3), gold_of(rows, size).to(place.device)
+    weights, others = torch.linspace(-1, 2, rows), torch.randn(rows, size, generator=torch.Generator().manual_seed(4))
+    for by_loss, by_logits in ((1.0, 0.0), (0.0, 1.0), (1.0, 0.5)):
+        given = [leaf(tensor) for tensor in (x, table, bias)]
+        logits = given[0] @ given[1].T + given[2]
+        losses = F.cross_entropy(logits, gold.cpu(), reduction="none")
+        (by_loss * (losses * weights).sum() + by_logits * (logits * others).sum()).backward()
+        mine = [tensor.clone().requires_grad_() for tensor in (x, table, bias)]
+        got, found, sampled = predict(*mine, gold, None)
+        assert sampled is None
+        place.check(got, logits.detach(), roundings=1)
+        place.check(found, losses.detach(), roundings=2)
+        total = torch.zeros((), device=place.device)
+        if by_loss:
+            total = total + by_loss * (found * weights.to(place.device)).sum()
+        if by_logits:
+            total = total + by_logits * (got.float() * others.to(place.device)).sum()
+        total.backward()
+        for one, wanted in zip(mine, given, strict=True):
+            assert one.grad is not None and wanted.grad is not None and one.grad.dtype == place.dtype
+            place.check(one.grad, wanted.grad, roundings=4)
+
+
 def plain_samples(logits_MV: Tensor, keys_M: Tensor) -> Tensor:
     return sample(logits_MV.float().log_softmax(1), keys_M)
 
@@ -116,3 +158,14 @@ def test_samples_follow_the_softmax() -> None:
     assert counts.sum() == draws
     expected = exact(logits_MV[0]).softmax(0)[tokens] * draws
     assert chisquare(counts.numpy(), expected.numpy()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("shape", [(1,), (1024,), (3, 700), (5, 1, 2)])
+def test_words_are_mixed_as_on_the_host(shape: tuple[int, ...]) -> None:
+    words = torch.randint(-(2**31), 2**31, shape, generator=torch.Generator().manual_seed(1)).int()
+    words.view(-1)[0] = -(2**31)
+    given = words.to(HERE.device)
+    assert torch.equal(mix_words(given).cpu(), rng.mix(words.clone()))
+    assert torch.equal(given.cpu(), words)
+    across = words.T.to(HERE.device) if words.dim() == 2 else given
+    assert torch.equal(mix_words(across).cpu(), rng.mix(across.cpu().clone()))

@@ -82,15 +82,16 @@ def test_one_graph_and_no_copy_from_the_host(name: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", VARIANTS)
-def test_captured_steps_do_what_plain_ones_do(name: str) -> None:
+@pytest.mark.parametrize(("name", "compiled"), [*((name, False) for name in VARIANTS), ("default", True)])
+def test_captured_steps_do_what_plain_ones_do(name: str, compiled: bool) -> None:
     """The first step's losses and the masks of later ones; replays that repeated a mask would repeat a loss."""
     config = tiny_config(**VARIANTS[name], dropout=0.0)
     device = torch.device("cuda")
     model = build_model(config)
     objective = build_objective(config, SPECIALS, counts=counts, device=device)
     master = Master(model, compute=torch.float32, device=device)
-    fast = Stepper(model, master, Update(master, config.optim), objective, world=World(), micro_batch=8, compiled=True)
+    update = Update(master, config.optim)
+    fast = Stepper(model, master, update, objective, world=World(), micro_batch=8, compiled=compiled)
     plain = Trainer(config, micro=8, counts=counts)
     for seed in range(3):
         rows = ragged_rows(8, seed=seed)

@@ -146,7 +146,7 @@ def test_promise_10_a_failure_of_the_leader_ends_both_with_its_code(tmp_path: Pa
 NAN_ON_ONE = """
 import os, sys
 import torch
-import electra.pretrain
+import electra.train.fit
 from electra.cli import main
 from electra.train.step import Stepper
 
@@ -163,7 +163,7 @@ class Poisoned(Stepper):
         else:
             super().__call__(rows, lr)
 
-electra.pretrain.Stepper = Poisoned
+electra.train.fit.Stepper = Poisoned
 main(sys.argv[1:])
 """
 

@@ -16,7 +16,6 @@ import corpora
 import pytest
 from torch import Tensor
 
-import electra.pretrain
 from electra.batches.layout import Specials
 from electra.batches.loader import Stream
 from electra.checkpoint import store
@@ -27,6 +26,7 @@ from electra.pretrain import pretrain
 from electra.shards.build import prepare
 from electra.shards.dataset import open_data
 from electra.shards.options import PrepareOptions
+from electra.train import fit
 from electra.train.step import Stepper
 from electra.train.telemetry import read_lines
 
@@ -146,7 +146,7 @@ def signalled(step: int, number: int = signal.SIGTERM, *, after_s: float = 0.0) 
                 os.kill(os.getpid(), number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(electra.pretrain, "Stepper", Signalled)
+        patch.setattr(fit, "Stepper", Signalled)
         yield
 
 

@@ -22,18 +22,17 @@ from electra.checkpoint.folder import held, open_run, storage
 from electra.config.schema import Config
 from electra.config.validate import validate
 from electra.errors import CheckpointError
-from electra.model.electra import build_model, use_plain_operations
+from electra.model.electra import build_model
 from electra.progress import Bar, progress, say
 from electra.shards.dataset import Prepared, open_data
 from electra.train.evaluate import evaluate, readable
+from electra.train.fit import fit_model, make_stepper, rows_at_once
 from electra.train.guard import dead_discriminator
 from electra.train.interrupt import Stop, stop_on_signals
 from electra.train.loop import Position, train
 from electra.train.meter import Line, Meter, Yardstick
-from electra.train.optim import Update
 from electra.train.parallel import World, join
 from electra.train.stages import Stage, StageWeights, plan_stages, stage_until, stages_after, trained_names
-from electra.train.step import Stepper
 from electra.train.telemetry import Diary, evaluation_line, sample_line, status
 
 Tensors = dict[str, dict[str, Tensor]]
@@ -76,8 +75,6 @@ class _Run:
         self.token_names = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
         specials = Specials(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
         self.model = build_model(config, lambda: _counts(prepared, most=START_COUNTS))
-        if config.train.kernels == "plain":
-            use_plain_operations(self.model)
         self.stages = plan_stages(
             config,
             specials,
@@ -86,8 +83,9 @@ class _Run:
         )
         self.compute = hardware.compute_dtype(config.train.precision, device)
         self.share = world.share(config.train.batch_size)
-        rows = self.share.stop - self.share.start
-        self.micro = min(config.train.micro_batch or rows, rows)
+        self.rows = self.share.stop - self.share.start
+        self.micro = rows_at_once(config, self.rows)
+        fit_model(self.model, config, device, rows=self.rows)
         self.peak_flops = hardware.peak_flops(device, self.compute)
         self.stream = Stream(prepared.train, config.data, specials, seed=config.seed)
         held_out = Stream(prepared.held_out, config.data, specials, seed=HELD_OUT_SEED)
@@ -131,15 +129,8 @@ class _Run:
         self.weights = StageWeights(self.model, stage, compute=self.compute, device=self.device)
         if tensors is not None and position.step != stage.start:
             self.weights.master.load(tensors)
-        compiled = self.device.type == "cuda" if config.train.compile == "auto" else config.train.compile == "on"
-        self.stepper = Stepper(
-            self.model,
-            self.weights.master,
-            Update(self.weights.master, config.optim, fused=config.train.kernels == "auto"),
-            stage.objective,
-            world=self.world,
-            micro_batch=self.micro,
-            compiled=compiled,
+        self.stepper = make_stepper(
+            self.model, self.weights.master, stage.objective, config, world=self.world, rows=self.rows
         )
 
     def _train(self, position: Position, stop: Stop) -> Position:

@@ -8,6 +8,7 @@ and numbers on the host, `fold` makes children of it, `bits` reads random words 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 Words = TypeVar("Words")  # int32 numpy array or torch tensor
@@ -23,14 +24,27 @@ def derive(*address: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "little", signed=True)
 
 
+mix_on_gpu: Callable[[Any], Any] | None = None
+"""`mix` of torch tensors in one launch instead of eleven; `electra.kernels` puts it here where it can."""
+
+
 def mix(x: Any) -> Any:
     """Avalanche every bit of int32 words (the `lowbias32` permutation)."""
+    if mix_on_gpu is not None and getattr(x, "is_cuda", False) and not _compiling():
+        return mix_on_gpu(x)
     x = x ^ _shifted(x, 16)
     x *= _M1
     x ^= _shifted(x, 15)
     x *= _M2
     x ^= _shifted(x, 16)
     return x
+
+
+def _compiling() -> bool:
+    """Whether this is being turned into a kernel together with what stands around it."""
+    import torch
+
+    return torch.compiler.is_compiling()
 
 
 def _shifted(x: Any, count: int) -> Any:

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,7 +101,9 @@ def _builder(kind: str, config: Config, rows: Tensor) -> tuple[Callable[[], Step
     if rows.device.type == "cpu":
         hardware.keep_freed_memory()
     precision = hardware.compute_dtype(config.train.precision, rows.device)
-    return partial(our_step, config, rows, plain=kind == PLAIN), precision
+    if kind == PLAIN:
+        config = replace(config, train=replace(config.train, kernels="plain"))
+    return partial(our_step, config, rows), precision
 
 
 def _started(build: Callable[[], Step], device: torch.device) -> tuple[float, Step]:

@@ -11,11 +11,10 @@ from torch import Tensor
 from electra import hardware
 from electra.batches.layout import Specials
 from electra.config.schema import Config
-from electra.model.electra import build_model, use_plain_operations
-from electra.train.optim import Update
+from electra.model.electra import build_model
+from electra.train.fit import fit_model, make_stepper
 from electra.train.parallel import World
 from electra.train.stages import StageWeights, plan_stages
-from electra.train.step import Stepper
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 FIRST_WORD = 5
@@ -33,12 +32,11 @@ def random_rows(config: Config, count: int) -> Tensor:
     return torch.from_numpy(np.concatenate((ids, sizes, keys), axis=1).astype(np.int32))
 
 
-def our_step(config: Config, rows: Tensor, *, plain: bool) -> Callable[[], object]:
-    """A function that trains on `rows` once, where they are; `plain` leaves the fused kernels aside."""
+def our_step(config: Config, rows: Tensor) -> Callable[[], object]:
+    """A function that trains on `rows` once, where they are."""
     device = rows.device
     model = build_model(config)
-    if plain:
-        use_plain_operations(model)
+    fit_model(model, config, device, rows=len(rows))
     stage = plan_stages(
         config,
         Specials(pad=PAD, cls=CLS, sep=SEP, mask=MASK),
@@ -48,14 +46,5 @@ def our_step(config: Config, rows: Tensor, *, plain: bool) -> Callable[[], objec
     stage.begin(model)
     compute = hardware.compute_dtype(config.train.precision, device)
     master = StageWeights(model, stage, compute=compute, device=device).master
-    choice = config.train.compile
-    stepper = Stepper(
-        model,
-        master,
-        Update(master, config.optim, fused=not plain),
-        stage.objective,
-        world=World(),
-        micro_batch=config.train.micro_batch or len(rows),
-        compiled=device.type == "cuda" if choice == "auto" else choice == "on",
-    )
+    stepper = make_stepper(model, master, stage.objective, config, world=World(), rows=len(rows))
     return lambda: stepper(rows, RATE)

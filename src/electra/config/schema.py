@@ -127,7 +127,7 @@ class TrainConfig:
     batch_size: int = 128
     """Sequences a step, over all processes."""
     micro_batch: int = 0
-    """Sequences a forward pass; 0 means the whole batch at once."""
+    """Sequences a forward pass; 0 means the whole batch, in equal parts where it has more than 65,536 tokens."""
     max_minutes: float = 0.0
     """Time budget; 0 means none. Turned into a step count once, from measured speed, and stored."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
@@ -135,9 +135,14 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the step and capture it in one CUDA graph; auto: on a GPU."""
+    """`on`: compile the step. `auto`: on a GPU, unless fused kernels do the work of a run of less than 100,000 steps or
+    15 minutes, which would be over before a minute of compiling pays. `off`: nor capture it in one CUDA graph."""
     kernels: Literal["auto", "plain"] = "auto"
-    """`auto`: fused kernels where there is a GPU and they fit. `plain`: the same, operation by operation."""
+    """`auto`: fused kernels where there is a GPU and they fit. `plain`: the same, operation by operation,
+    without Triton."""
+    recompute: Literal["auto", "on", "off"] = "auto"
+    """Keep only the layers' inputs for the way back and run each layer once more there: far less memory, a third more
+    work. auto: where what is kept would fill more than half of the GPU."""
     deterministic: bool = False
     """Bitwise reproducible on a GPU too, at some cost in speed."""
     log_every: int = 100

@@ -7,6 +7,9 @@ import shutil
 from importlib.util import find_spec
 
 import torch
+from torch import Tensor
+
+from electra import rng
 
 
 def missing() -> str:
@@ -22,9 +25,19 @@ def missing() -> str:
 
 
 def fits(length: int, head: int) -> bool:
-    """Whether one program of the attention kernels can hold the scores of a head over texts of this length."""
-    return 16 <= length <= 128 and head in (16, 32, 64)
+    """Whether the attention kernels know texts of this length and heads of this size."""
+    return length >= 16 and head in (16, 32, 64)
 
 
 USABLE = not missing()
-"""Whether layers run as fused kernels here."""
+"""Whether fused kernels run here."""
+
+
+def _mix(words: Tensor) -> Tensor:
+    from electra.kernels.hashing import mix_words
+
+    return mix_words(words)
+
+
+if USABLE:
+    rng.mix_on_gpu = _mix

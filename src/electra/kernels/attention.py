@@ -1,4 +1,4 @@
-"""Attention over short sequences: one program holds all scores of one head of one text.
+"""Attention; over short sequences, one program holds all scores of one head of one text.
 
 Shapes: T = B·L tokens, N heads, H head size, L length, C = half of L, columns of the scores in two halves (dropout
 draws one word for an element of each). Queries, keys and values lie side by side in one (T, 3·N·H) array.
@@ -12,9 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from electra.kernels import flash
 from electra.kernels.hashing import Drop, kept, precision, row_words
 
 WARPS = 8
+LONGEST = 128
+"""Tokens of a sequence whose scores one program can hold; `flash` takes longer ones."""
 
 
 @triton.jit
@@ -26,7 +29,7 @@ def _halves(pointer, row_stride, inner_H, rows_C, second, half, length):  # type
 
 
 @triton.jit
-def _probabilities(  # type: ignore[no-untyped-def]
+def probabilities(  # type: ignore[no-untyped-def]
     q_LH, k0_CH, k1_CH, rows_C, second, half, visible, scale, PRECISION: tl.constexpr
 ):
     """Softmax over both halves of the keys."""
@@ -61,7 +64,7 @@ def _attention_forward(  # type: ignore[no-untyped-def]
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
-    p0, p1 = _probabilities(q_LH, k0, k1, rows_C, second, half, visible, scale, PRECISION)
+    p0, p1 = probabilities(q_LH, k0, k1, rows_C, second, half, visible, scale, PRECISION)
     if DROP:
         words_L = row_words(tl.load(keys + text), site, head * length + rows_L)
         keep0, keep1 = kept(words_L, rows_C, threshold)
@@ -98,7 +101,7 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
-    p0, p1 = _probabilities(q_LH, k0, k1, rows_C, second, half, visible, scale, PRECISION)
+    p0, p1 = probabilities(q_LH, k0, k1, rows_C, second, half, visible, scale, PRECISION)
     d0 = tl.dot(do_LH, tl.trans(v0), input_precision=PRECISION)
     d1 = tl.dot(do_LH, tl.trans(v1), input_precision=PRECISION)
     if DROP:
@@ -134,45 +137,47 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     tl.store(row + 2 * width, tl.sum(dv0 + dv1, 0))
 
 
-def attend(qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int, out: Tensor) -> None:
-    """Fill `out` (T, N·H) with softmax attention of every head, dropout included."""
-    arguments, constants = _arguments(qkv_TW, lengths_B, drop, length=length, heads=heads)
-    _attention_forward[(len(qkv_TW) // length * heads,)](qkv_TW, out, *arguments, **constants, num_warps=WARPS)
+def attend(
+    qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int, out: Tensor
+) -> Tensor | None:
+    """Fill `out` (T, N·H) with softmax attention of every head, dropout included.
+
+    Returned is what the way back needs beside it, for long sequences.
+    """
+    if length > LONGEST:
+        return flash.attend(qkv_TW, lengths_B, drop, length=length, heads=heads, out=out)
+    numbers = flash.numbers(qkv_TW, lengths_B, drop, length=length, heads=heads)
+    constants = _constants(qkv_TW, lengths_B, drop, length=length, heads=heads)
+    _attention_forward[(len(qkv_TW) // length * heads,)](qkv_TW, out, *numbers, **constants, num_warps=WARPS)
+    return None
 
 
 def attend_backward(
-    qkv_TW: Tensor,
-    gradient_TD: Tensor,
-    lengths_B: Tensor | None,
-    drop: Drop,
-    sums_BW: Tensor,
-    *,
-    length: int,
-    heads: int,
-) -> None:
-    """Overwrite `qkv_TW` with its gradient, and `sums_BW` with that gradient's sums over each text."""
-    arguments, constants = _arguments(qkv_TW, lengths_B, drop, length=length, heads=heads)
-    programs = qkv_TW.shape[0] // length * heads
-    _attention_backward[(programs,)](qkv_TW, gradient_TD, sums_BW, *arguments, **constants, num_warps=WARPS)
+    qkv_TW: Tensor, gradient_TD: Tensor, mixed_TD: Tensor, level_TN: Tensor | None, lengths_B: Tensor | None,
+    drop: Drop, sums_BW: Tensor, *, length: int, heads: int,
+) -> None:  # fmt: skip
+    """Overwrite `qkv_TW` with its gradient, and `sums_BW` with that gradient's sums over each text.
+
+    `mixed_TD` and `level_TN` are what `attend` filled and returned.
+    """
+    if level_TN is not None:
+        flash.attend_backward(
+            qkv_TW, gradient_TD, mixed_TD, level_TN, lengths_B, drop, sums_BW, length=length, heads=heads
+        )
+        return
+    numbers = flash.numbers(qkv_TW, lengths_B, drop, length=length, heads=heads)
+    constants = _constants(qkv_TW, lengths_B, drop, length=length, heads=heads)
+    programs = len(qkv_TW) // length * heads
+    _attention_backward[(programs,)](qkv_TW, gradient_TD, sums_BW, *numbers, **constants, num_warps=WARPS)
 
 
-def _arguments(
-    qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    head = qkv_TW.shape[1] // 3 // heads
+def _constants(qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int) -> dict[str, Any]:
     block = max(32, triton.next_power_of_2(length))
-    unused = qkv_TW
-    arguments = (
-        unused if lengths_B is None else lengths_B,
-        unused if drop.keys_B is None else drop.keys_B,
-        drop.site, length, (length + 1) // 2, heads, head**-0.5, drop.threshold, drop.grow,
-    )  # fmt: skip
-    constants = {
-        "H": head,
+    return {
+        "H": qkv_TW.shape[1] // 3 // heads,
         "L": block,
         "C": block // 2,
         "RAGGED": lengths_B is not None,
         "DROP": drop.keys_B is not None,
         "PRECISION": precision(qkv_TW.dtype),
     }
-    return arguments, constants

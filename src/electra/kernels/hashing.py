@@ -36,8 +36,13 @@ def word(x):  # type: ignore[no-untyped-def]
 @triton.jit
 def row_words(keys, site, rows):  # type: ignore[no-untyped-def]
     """The words that the rows of one place in the network start from; `site` as `rng.address` gives it."""
-    key = mix(word(keys) ^ word(site)) + GOLDEN
-    return mix(key ^ mix(word(rows)))
+    return words_under(mix(word(keys) ^ word(site)) + GOLDEN, rows)
+
+
+@triton.jit
+def words_under(keys, rows):  # type: ignore[no-untyped-def]
+    """`row_words` for keys that are a place's own already, as uint32."""
+    return mix(keys ^ mix(word(rows)))
 
 
 @triton.jit
@@ -45,6 +50,22 @@ def kept(words_R, columns_C, threshold):  # type: ignore[no-untyped-def]
     """(R, C) twice: which elements of the first and of the second half of each row are kept."""
     words_RC = mix(words_R[:, None] ^ mix(word(columns_C))[None, :])
     return (words_RC & 0xFFFF) >= threshold, (words_RC >> 16) >= threshold
+
+
+@triton.jit
+def _mix_all(words, out, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mixed = mix(word(tl.load(words + place, place < count, 0)))
+    tl.store(out + place, mixed.to(tl.int32, bitcast=True), place < count)
+
+
+def mix_words(words: Tensor) -> Tensor:
+    """`rng.mix` of int32 words."""
+    words = words.contiguous()
+    out = torch.empty_like(words)
+    with torch.cuda.device_of(words):
+        _mix_all[(triton.cdiv(words.numel(), 1024),)](words, out, words.numel(), BLOCK=1024, num_warps=4)
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def add_norm(
     `branch_TD` is overwritten with the sum, which the way back needs too.
     """
     tokens, width = branch_TD.shape
-    rows, half, block = _tile(width, TILE)
+    rows, half, block = tile(width, TILE)
     mean_T, rstd_T = torch.empty(2, tokens, dtype=torch.float32, device=branch_TD.device).unbind()
     keys = branch_TD if drop.keys_B is None else drop.keys_B
     _norm_forward[(triton.cdiv(tokens, rows),)](
@@ -136,7 +136,7 @@ def add_norm(
 
 def programs(tokens: int, width: int) -> int:
     """How many lines of sums `add_norm_backward` writes."""
-    rows, _, _ = _tile(width, TILE_BACK)
+    rows, _, _ = tile(width, TILE_BACK)
     lines: int = triton.cdiv(tokens, rows * _steps(tokens, rows))
     return lines
 
@@ -150,7 +150,7 @@ def add_norm_backward(
     `sums_P3D` gets, line by line, what adds up to the gradients of gamma, beta, and the bias of the branch.
     """
     tokens, width = summed_TD.shape
-    rows, half, block = _tile(width, TILE_BACK)
+    rows, half, block = tile(width, TILE_BACK)
     keys = summed_TD if drop.keys_B is None else drop.keys_B
     _norm_backward[(len(sums_P3D),)](
         gradient_TD, summed_TD, branch_TD, sums_P3D, mean_T, rstd_T, gamma_D, keys, drop.site, tokens, length,
@@ -159,11 +159,11 @@ def add_norm_backward(
     )  # fmt: skip
 
 
-def _tile(width: int, tile: int) -> tuple[int, int, int]:
-    """Rows of a program, half of a row, and the power of two that holds it."""
+def tile(width: int, elements: int) -> tuple[int, int, int]:
+    """Rows of a program that holds so many elements of half a row; half of a row; the power of two that holds it."""
     half = (width + 1) // 2
     block = triton.next_power_of_2(half)
-    return max(1, tile // block), half, block
+    return max(1, elements // block), half, block
 
 
 def _steps(tokens: int, rows: int) -> int:

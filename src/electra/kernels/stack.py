@@ -10,72 +10,19 @@ Shapes: B texts, L length, T = B·L tokens, D width, W = 3·D, F inner width, K 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from electra.kernels import feedforward
-from electra.kernels import gelu as gelus
+from electra.kernels import down, narrow
 from electra.kernels import norm as norms
-from electra.kernels.attention import attend, attend_backward
-from electra.kernels.hashing import Drop, drop_at
+from electra.kernels.attention import attend_backward
+from electra.kernels.layer import Block, Kept, Plan, drops_of, make_rooms, run_layer
+from electra.kernels.sums import sum_lines
 
 TOGETHER = 2**22
 """Products of stacks of this many activations do not fill the chip: those of all layers are made at once."""
-
-
-class Block(NamedTuple):
-    """The weights of one layer, in the order in which the stack takes them."""
-
-    qkv: Tensor
-    qkv_bias: Tensor
-    out: Tensor
-    out_bias: Tensor
-    gamma1: Tensor
-    beta1: Tensor
-    up: Tensor
-    up_bias: Tensor
-    down: Tensor
-    down_bias: Tensor
-    gamma2: Tensor
-    beta2: Tensor
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """What the stack is told beside tensors."""
-
-    heads: int
-    rate: float
-    attention_rate: float
-    eps: float
-    sites: int
-    """Places of dropout a layer: attention, its output, the feed-forward output."""
-
-
-class _Kept(NamedTuple):
-    """What the way back overwrites of one layer, and what it reads of its rows."""
-
-    sum1: Tensor
-    mean1: Tensor
-    rstd1: Tensor
-    sum2: Tensor
-    mean2: Tensor
-    rstd2: Tensor
-
-
-class _Arrays(NamedTuple):
-    """What the products of the way back read, over all layers."""
-
-    x_KTD: Tensor
-    qkv_KTW: Tensor
-    mixed_KTD: Tensor
-    y_KTD: Tensor
-    inner_KTF: Tensor
-    active_KTF: Tensor
-    """The GELU's output; `inner_KTF` itself where the way back puts it there."""
 
 
 @torch.compiler.disable
@@ -87,9 +34,10 @@ def run_stack(
     lengths_B = None if lengths_B is None else lengths_B.contiguous()
     keys_B = None if keys_B is None else keys_B.contiguous()
     keeps = torch.is_grad_enabled()  # which `forward` cannot ask: there it is always off
-    y_BLD: Tensor = _Stack.apply(  # type: ignore[no-untyped-call]
-        x_BLD.contiguous(), lengths_B, keys_B, plan, keeps, *weights
-    )
+    with torch.cuda.device_of(x_BLD):
+        y_BLD: Tensor = _Stack.apply(  # type: ignore[no-untyped-call]
+            x_BLD.contiguous(), lengths_B, keys_B, plan, keeps, *weights
+        )
     return y_BLD
 
 
@@ -107,58 +55,37 @@ class _Stack(torch.autograd.Function):
         blocks = _blocks(weights)
         texts, length, width = x_BLD.shape
         tokens, inner = texts * length, len(blocks[0].up)
-        fused = feedforward.fits(tokens, width, inner)
+        fused = narrow.fits(texts, length, width, width // plan.heads, inner)
         needed = keeps and any(ctx.needs_input_grad)
-        layers = len(blocks) if needed else 1  # without a way back, each layer overwrites the one before
-
-        def room(count: int, columns: int) -> Tensor:
-            return torch.empty(count, tokens, columns, dtype=x_BLD.dtype, device=x_BLD.device)
-
-        inner_KTF = room(layers, inner)
-        arrays = _Arrays(
-            room(layers + 1, width), room(layers, 3 * width), room(layers, width), room(layers, width),
-            inner_KTF, inner_KTF if fused else room(layers, inner),
-        )  # fmt: skip
-        arrays.x_KTD[0].copy_(x_BLD.view(tokens, width))
-        kept: list[_Kept] = []
+        keeps_all = needed and not plan.recompute  # else each layer overwrites the one before
+        rooms = make_rooms(x_BLD, len(blocks) if keeps_all else 1, tokens, inner, fused=fused)
+        x_KTD = torch.empty(len(blocks) + 1 if needed else 2, tokens, width, dtype=x_BLD.dtype, device=x_BLD.device)
+        x_KTD[0].copy_(x_BLD.view(tokens, width))
+        kept: list[Kept] = []
         for number, block in enumerate(blocks):
-            drops = _drops(keys_B, plan, number)
-            x, z = arrays.x_KTD[number % (layers + 1)], arrays.x_KTD[(number + 1) % (layers + 1)]
-            qkv, mixed, y, inner_TF, active = (array[number % layers] for array in arrays[1:])
-            torch.addmm(block.qkv_bias, x, block.qkv.t(), out=qkv)
-            attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads, out=mixed)
-            sum1 = torch.addmm(block.out_bias, mixed, block.out.t())
-            mean1, rstd1 = norms.add_norm(
-                sum1, x, block.gamma1, block.beta1, drops[1], length=length, eps=plan.eps, out=y
-            )
-            if fused:
-                sum2, mean2, rstd2 = feedforward.feed_forward(
-                    y, block.up, block.up_bias, block.down, block.down_bias, block.gamma2, block.beta2, drops[2],
-                    length=length, eps=plan.eps, inner=inner_TF, out=z,
-                )  # fmt: skip
-            else:
-                torch.addmm(block.up_bias, y, block.up.t(), out=inner_TF)
-                gelus.gelu(inner_TF, out=active)
-                sum2 = torch.addmm(block.down_bias, active, block.down.t())
-                mean2, rstd2 = norms.add_norm(
-                    sum2, y, block.gamma2, block.beta2, drops[2], length=length, eps=plan.eps, out=z
-                )
-            if needed:
-                kept.append(_Kept(sum1, mean1, rstd1, sum2, mean2, rstd2))
-        ctx.kept, ctx.arrays, ctx.weights, ctx.plan = kept, arrays if needed else None, weights, plan
-        ctx.lengths_B, ctx.keys_B, ctx.shape = lengths_B, keys_B, x_BLD.shape
-        return arrays.x_KTD[len(blocks) % (layers + 1)].view(x_BLD.shape)
+            one = run_layer(
+                x_KTD[number % len(x_KTD)], block, rooms.of(number), lengths_B, drops_of(keys_B, plan, number), plan,
+                length=length, fused=fused, out=x_KTD[(number + 1) % len(x_KTD)],
+            )  # fmt: skip
+            if keeps_all:
+                kept.append(one)
+        if needed:
+            ctx.kept, ctx.x_KTD, ctx.rooms = kept, x_KTD, rooms if keeps_all else None
+            ctx.weights, ctx.plan = weights, plan
+            ctx.fused, ctx.lengths_B, ctx.keys_B, ctx.shape = fused, lengths_B, keys_B, x_BLD.shape
+        return x_KTD[len(blocks) % len(x_KTD)].view(x_BLD.shape)
 
     @staticmethod
     def backward(ctx: Any, gradient_BLD: Tensor) -> tuple[Tensor | None, ...]:
-        if not ctx.kept:
+        if ctx.x_KTD is None:
             raise RuntimeError("the fused layers go backwards once: what they kept is overwritten on the way")
         plan, (texts, length, width) = ctx.plan, ctx.shape
         blocks, tokens = _blocks(ctx.weights), texts * length
         layers, inner = len(blocks), len(blocks[0].up)
-        x_KTD, qkv_KTW, mixed_KTD, y_KTD, inner_KTF, active_KTF = ctx.arrays
+        x_KTD = ctx.x_KTD
+        rooms = ctx.rooms or make_rooms(gradient_BLD, 1, tokens, inner, fused=ctx.fused)
         gradient = gradient_BLD.contiguous().view(tokens, width)
-        together = layers if tokens * width <= TOGETHER else 1
+        together = layers if tokens * width <= TOGETHER and not plan.recompute else 1
 
         def room(*shape: int) -> Tensor:
             return torch.empty(shape, dtype=gradient.dtype, device=gradient.device)
@@ -173,41 +100,46 @@ class _Stack(torch.autograd.Function):
         # One line a program, summed once for all layers at the end.
         qkv_sums = sums(layers, texts, 3 * width)
         norm_sums = sums(2 * layers, norms.programs(tokens, width), 3 * width)
-        gelu_sums = sums(layers, gelus.programs(tokens), inner)
+        gelu_sums = sums(layers, down.programs(tokens, width, inner), inner)
         for number in reversed(range(layers)):
-            block, kept = blocks[number], ctx.kept.pop()
-            drops = _drops(ctx.keys_B, plan, number)
+            block, drops = blocks[number], drops_of(ctx.keys_B, plan, number)
+            qkv, _, _, inner_TF, _ = here = rooms.of(number)
+            if plan.recompute:
+                kept = run_layer(
+                    x_KTD[number], block, here, ctx.lengths_B, drops, plan,
+                    length=length, fused=ctx.fused, out=torch.empty_like(x_KTD[number]),
+                )  # fmt: skip
+            else:
+                kept = ctx.kept.pop()
             d_out, d_down, d_inner = (array[number % together] for array in (d_out_KTD, d_down_KTD, d_inner_KTF))
             norms.add_norm_backward(
                 gradient, kept.sum2, kept.mean2, kept.rstd2, block.gamma2, drops[2], d_down,
                 norm_sums[2 * number + 1], length=length,
             )  # fmt: skip
-            torch.mm(d_down, block.down, out=d_inner)
-            gelus.gelu_backward(inner_KTF[number], d_inner, gelu_sums[number], replace=active_KTF is inner_KTF)
+            replace = rooms.active_KTF is rooms.inner_KTF
+            down.down_backward(d_down, block.down, inner_TF, d_inner, gelu_sums[number], replace=replace)
             kept.sum2.addmm_(d_inner, block.up)
             norms.add_norm_backward(
                 kept.sum2, kept.sum1, kept.mean1, kept.rstd1, block.gamma1, drops[1], d_out,
                 norm_sums[2 * number], length=length,
             )  # fmt: skip
             attend_backward(
-                qkv_KTW[number], d_out @ block.out, ctx.lengths_B, drops[0], qkv_sums[number],
-                length=length, heads=plan.heads,
+                qkv, d_out @ block.out, here.mixed_KTD, kept.level, ctx.lengths_B, drops[0],
+                qkv_sums[number], length=length, heads=plan.heads,
             )  # fmt: skip
-            gradient = kept.sum1.addmm_(qkv_KTW[number], block.qkv)
+            gradient = kept.sum1.addmm_(qkv, block.qkv)
             if number % together == 0:
                 group = slice(number, number + together)
-                _product(d_down_KTD, active_KTF[group], down_KDF[group])
-                _product(d_inner_KTF, y_KTD[group], up_KFD[group])
-                _product(d_out_KTD, mixed_KTD[group], out_KDD[group])
-                _product(qkv_KTW[group], x_KTD[group], qkv_KWD[group])
-        ctx.arrays = None
+                held = group if len(rooms.qkv_KTW) == layers else slice(0, 1)
+                _product(d_down_KTD, rooms.active_KTF[held], down_KDF[group])
+                _product(d_inner_KTF, rooms.y_KTD[held], up_KFD[group])
+                _product(d_out_KTD, rooms.mixed_KTD[held], out_KDD[group])
+                _product(rooms.qkv_KTW[held], x_KTD[group], qkv_KWD[group])
+        ctx.x_KTD = ctx.rooms = None
         kind = blocks[0].qkv_bias.dtype
-        norm_K23D = norm_sums.sum(1).view(layers, 2, 3, width)
-        qkv_bias_KW, up_bias_KF, bias_K2D = (
-            qkv_sums.sum(1).to(kind),
-            gelu_sums.sum(1).to(kind),
-            norm_K23D[:, :, 2].to(kind),
-        )
+        norm_K23D = sum_lines(norm_sums).view(layers, 2, 3, width)
+        qkv_bias_KW, up_bias_KF = sum_lines(qkv_sums, kind), sum_lines(gelu_sums, kind)
+        bias_K2D = norm_K23D[:, :, 2].to(kind)
         gradients: list[Tensor] = []
         for k in range(layers):
             (gamma1, beta1, _), (gamma2, beta2, _) = norm_K23D[k].unbind()
@@ -229,9 +161,3 @@ def _product(gradient_KTN: Tensor, given_KTM: Tensor, out_KNM: Tensor) -> None:
 def _blocks(weights: Sequence[Tensor]) -> list[Block]:
     size = len(Block._fields)
     return [Block(*weights[first : first + size]) for first in range(0, len(weights), size)]
-
-
-def _drops(keys_B: Tensor | None, plan: Plan, number: int) -> list[Drop]:
-    """Dropout in one layer: of attention, of its output, and of the feed-forward output."""
-    rates = (plan.attention_rate, plan.rate, plan.rate)
-    return [drop_at(keys_B, rate, number * plan.sites + place) for place, rate in enumerate(rates)]

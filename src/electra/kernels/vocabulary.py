@@ -1,9 +1,9 @@
-"""Loss and sample of a distribution over the vocabulary, in one reading of the logits.
+"""A distribution over the vocabulary: its logits, then loss and sample in one reading of them.
 
 A program reads a row as blocks of 128 entries: it finds the loss of the right entry, draws a block by its total, then
-an entry inside that block. The plain twin is in `objective.propose`.
+an entry inside that block. The way back leaves the bias gradient's sums behind. The plain twin is in `objective.words`.
 
-Shapes: M rows, V vocabulary (whole blocks), K blocks, T entries of a block.
+Shapes: M rows, E embedding size, V vocabulary (whole blocks), K blocks, T entries of a block, P lines of sums.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ import triton.language as tl
 from torch import Tensor
 
 from electra.kernels.hashing import mix, word
+from electra.kernels.sums import sum_lines
 
 BLOCK = 128
 STEP = 32  # blocks at a time
 WARPS = 8
+ROWS, COLUMNS, MOST_LINES = 8, 1024, 64
+"""Of a program on the way back, at a time, and how many lines of sums all programs write at most."""
 
 
 @triton.jit
@@ -39,7 +42,7 @@ def _pick(weights, places, draw):  # type: ignore[no-untyped-def]
 @triton.jit
 def _vocabulary_forward(  # type: ignore[no-untyped-def]
     logits, gold, keys, totals, loss, level, sampled, size,
-    K: tl.constexpr, T: tl.constexpr, STEP: tl.constexpr,
+    K: tl.constexpr, T: tl.constexpr, STEP: tl.constexpr, SAMPLE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     start = logits + row.to(tl.int64) * size
@@ -62,61 +65,91 @@ def _vocabulary_forward(  # type: ignore[no-untyped-def]
     log_total = top + tl.log(total)
     tl.store(level + row, log_total)
     tl.store(loss + row, log_total - tl.load(start + tl.load(gold + row)).to(tl.float32))
-    key = word(tl.load(keys + row))
-    zero = tl.zeros([], tl.uint32)
-    tl.debug_barrier()
-    total_K = tl.exp(tl.load(scratch + blocks_K) - log_total)
-    block = _pick(total_K, blocks_K, _uniform(mix(key ^ mix(zero))))
-    weights_T = tl.exp(tl.load(start + block * T + inside_T).to(tl.float32) - log_total)
-    entry = _pick(weights_T, inside_T, _uniform(mix(key ^ mix(zero + 1))))
-    tl.store(sampled + row, (block * T + entry).to(tl.int64))
+    if SAMPLE:
+        key = word(tl.load(keys + row))
+        zero = tl.zeros([], tl.uint32)
+        tl.debug_barrier()
+        total_K = tl.exp(tl.load(scratch + blocks_K) - log_total)
+        block = _pick(total_K, blocks_K, _uniform(mix(key ^ mix(zero))))
+        weights_T = tl.exp(tl.load(start + block * T + inside_T).to(tl.float32) - log_total)
+        entry = _pick(weights_T, inside_T, _uniform(mix(key ^ mix(zero + 1))))
+        tl.store(sampled + row, (block * T + entry).to(tl.int64))
 
 
 @triton.jit
 def _vocabulary_backward(  # type: ignore[no-untyped-def]
-    logits, gold, level, gradient, out, size, STEP: tl.constexpr
+    logits, gold, level, gradient, out, sums, rows, size, steps, R: tl.constexpr, C: tl.constexpr
 ):
-    row = tl.program_id(0)
-    start = row.to(tl.int64) * size
-    place = tl.program_id(1) * STEP + tl.arange(0, STEP)
-    x = tl.load(logits + start + place, place < size, float("-inf")).to(tl.float32)
-    p = tl.exp(x - tl.load(level + row))
-    p = tl.where(place == tl.load(gold + row), p - 1.0, p) * tl.load(gradient + row)
-    tl.store(out + start + place, p.to(out.dtype.element_ty), place < size)
+    place_C = tl.program_id(1) * C + tl.arange(0, C)
+    total_RC = tl.zeros([R, C], tl.float32)
+    for step in range(steps):
+        rows_R = (tl.program_id(0) * steps + step) * R + tl.arange(0, R)
+        here_R = rows_R < rows
+        inside = here_R[:, None] & (place_C < size)[None, :]
+        place = rows_R.to(tl.int64)[:, None] * size + place_C[None, :]
+        x = tl.load(logits + place, inside, float("-inf")).to(tl.float32)
+        p = tl.exp(x - tl.load(level + rows_R, here_R, 0.0)[:, None])
+        p = tl.where(place_C[None, :] == tl.load(gold + rows_R, here_R, -1)[:, None], p - 1.0, p)
+        p = p * tl.load(gradient + rows_R, here_R, 0.0)[:, None]
+        tl.store(out + place, p.to(out.dtype.element_ty), inside)
+        total_RC += p
+    line = sums + tl.program_id(0).to(tl.int64) * size
+    tl.store(line + place_C, tl.sum(total_RC, 0), place_C < size)
 
 
-class _LossAndSample(torch.autograd.Function):
+class _Predict(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits_MV: Tensor, gold_M: Tensor, keys_M: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, x_ME: Tensor, table_VE: Tensor, bias_V: Tensor, gold_M: Tensor, keys_M: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        logits_MV = torch.addmm(bias_V, x_ME, table_VE.t())
         rows, size = logits_MV.shape
-        loss_M, level_M = torch.empty(2, rows, dtype=torch.float32, device=logits_MV.device).unbind()
-        sampled_M = torch.empty(rows, dtype=torch.long, device=logits_MV.device)
+        loss_M, level_M = torch.empty(2, rows, dtype=torch.float32, device=x_ME.device).unbind()
+        sampled_M = torch.empty(rows, dtype=torch.long, device=x_ME.device)
         blocks = triton.next_power_of_2(triton.cdiv(size, BLOCK))
-        totals_MK = torch.empty(rows, blocks, dtype=torch.float32, device=logits_MV.device)
+        totals_MK = torch.empty(rows, blocks, dtype=torch.float32, device=x_ME.device)
         _vocabulary_forward[(rows,)](
-            logits_MV, gold_M, keys_M, totals_MK, loss_M, level_M, sampled_M, size,
-            K=blocks, T=BLOCK, STEP=min(STEP, blocks), num_warps=WARPS,
+            logits_MV, gold_M, gold_M if keys_M is None else keys_M, totals_MK, loss_M, level_M, sampled_M, size,
+            K=blocks, T=BLOCK, STEP=min(STEP, blocks), SAMPLE=keys_M is not None, num_warps=WARPS,
         )  # fmt: skip
-        ctx.save_for_backward(logits_MV, gold_M, level_M)
+        ctx.save_for_backward(x_ME, table_VE, logits_MV, gold_M, level_M)
         ctx.mark_non_differentiable(sampled_M)
-        return loss_M, sampled_M
+        ctx.set_materialize_grads(False)
+        return logits_MV, loss_M, sampled_M
 
     @staticmethod
-    def backward(ctx: Any, gradient_M: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
-        logits_MV, gold_M, level_M = ctx.saved_tensors
+    def backward(
+        ctx: Any, d_logits_MV: Tensor | None, d_loss_M: Tensor | None, _: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        x_ME, table_VE, logits_MV, gold_M, level_M = ctx.saved_tensors
         rows, size = logits_MV.shape
-        out_MV = torch.empty_like(logits_MV)
-        grid = (rows, triton.cdiv(size, 4096))
-        _vocabulary_backward[grid](
-            logits_MV, gold_M, level_M, gradient_M.contiguous(), out_MV, size, STEP=4096, num_warps=4
-        )
-        return out_MV, None, None
+        lines_PV = d_logits_MV
+        if d_loss_M is not None:
+            steps = triton.cdiv(rows, ROWS * MOST_LINES)
+            programs = triton.cdiv(rows, ROWS * steps)
+            lines_PV = torch.empty(programs, size, dtype=torch.float32, device=x_ME.device)
+            out_MV = torch.empty_like(logits_MV)
+            _vocabulary_backward[(programs, triton.cdiv(size, COLUMNS))](
+                logits_MV, gold_M, level_M, d_loss_M.contiguous(), out_MV, lines_PV, rows, size, steps,
+                R=ROWS, C=COLUMNS, num_warps=WARPS,
+            )  # fmt: skip
+            if d_logits_MV is not None:
+                out_MV += d_logits_MV
+                lines_PV = out_MV
+            d_logits_MV = out_MV
+        if d_logits_MV is None or lines_PV is None:
+            return None, None, None, None, None
+        d_bias_V = sum_lines(lines_PV[None], x_ME.dtype)[0]
+        return d_logits_MV @ table_VE, d_logits_MV.t() @ x_ME, d_bias_V, None, None
 
 
 @torch.compiler.disable
-def loss_and_sample(logits_MV: Tensor, gold_M: Tensor, keys_M: Tensor) -> tuple[Tensor, Tensor]:
-    """(M,) losses of the gold entries, and (M,) entries drawn from the distributions; V is a multiple of 128."""
-    loss_M, sampled_M = _LossAndSample.apply(  # type: ignore[no-untyped-call]
-        logits_MV.contiguous(), gold_M.contiguous(), keys_M.contiguous()
-    )
-    return loss_M, sampled_M
+def predict(
+    x_ME: Tensor, table_VE: Tensor, bias_V: Tensor, gold_M: Tensor, keys_M: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(M, V) logits of what was compared with every entry of a table, (M,) losses of the gold entries, and, with keys,
+    (M,) entries drawn from the distributions; V is a multiple of 128."""
+    given = (x_ME.contiguous(), table_VE, bias_V, gold_M.contiguous(), None if keys_M is None else keys_M.contiguous())
+    with torch.cuda.device_of(x_ME):
+        logits_MV, loss_M, sampled_M = _Predict.apply(*given)  # type: ignore[no-untyped-call]
+    return logits_MV, loss_M, None if keys_M is None else sampled_M

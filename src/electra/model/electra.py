@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from electra.config.schema import Config
-from electra.kernels import USABLE
 from electra.model.encoder import Encoder, Shape, TwoTower, discriminator_shape, generator_shape
 from electra.model.heads import CopyHead, DetectionHead, MaskedHead
 from electra.model.layers import Embeddings, Norm
@@ -26,9 +25,6 @@ class Electra(nn.Module):
     copy. `generator` is None where it has no weights of its own: for frequencies and for `all`, where the
     discriminator's encoder is read in its place.
     """
-
-    fused: bool = USABLE
-    """On a GPU, the vocabulary's softmax, loss and sample in one kernel."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -115,8 +111,15 @@ def build_model(config: Config, counts: Callable[[], Tensor] | None = None) -> E
 def use_plain_operations(model: nn.Module) -> None:
     """Leave the fused kernels aside: the same computation, operation by operation."""
     for module in model.modules():
-        if isinstance(module, Electra | Encoder):
+        if isinstance(module, Encoder | Embeddings | DetectionHead | MaskedHead):
             module.fused = False
+
+
+def keep_inputs_only(model: nn.Module) -> None:
+    """Have every layer run once more on the way back, from its input."""
+    for module in model.modules():
+        if isinstance(module, Encoder):
+            module.recompute = True
 
 
 def initialise(model: nn.Module, *, std: float, seed: int) -> None:

@@ -10,6 +10,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from electra.config.schema import GeneratorConfig, ModelConfig
 from electra.kernels import USABLE, fits
@@ -58,10 +59,12 @@ def padding_bias(lengths_B: Tensor, length: int, dtype: torch.dtype) -> Tensor:
 class Encoder(nn.Module):
     """Transformer layers over embeddings, with a projection in front where the sizes differ.
 
-    On a GPU in bf16, layers over short texts run as fused kernels; `fused` false leaves them plain.
+    On a GPU in bf16, layers run as fused kernels where they fit; `fused` false leaves them plain. `recompute` keeps the
+    layers' inputs only, and runs each once more on the way back.
     """
 
     fused: bool = USABLE
+    recompute: bool = False
 
     def __init__(self, shape: Shape, *, dropout: float, attention_dropout: float) -> None:
         super().__init__()
@@ -92,7 +95,11 @@ class Encoder(nn.Module):
             bias = x.new_zeros(1, 1, 1, 1) if bias is None else bias
             bias = bias.masked_fill(unseen_LL, torch.finfo(x.dtype).min)
         for number, layer in enumerate(self.layers):
-            x = layer(x, bias, keys_B, number * Layer.SITES)
+            if self.recompute and torch.is_grad_enabled():
+                arguments = (x, bias, keys_B, number * Layer.SITES)
+                x = checkpoint(layer, *arguments, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = layer(x, bias, keys_B, number * Layer.SITES)
         return x
 
     def _fits(self, x_BLD: Tensor) -> bool:
@@ -100,7 +107,8 @@ class Encoder(nn.Module):
         return usable and fits(x_BLD.shape[1], self.shape.width // self.shape.heads)
 
     def _run_fused(self, x_BLD: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None) -> Tensor:
-        from electra.kernels.stack import Plan, run_stack
+        from electra.kernels.layer import Plan
+        from electra.kernels.stack import run_stack
 
         layers = cast("list[Layer]", list(self.layers))
         plan = Plan(
@@ -109,6 +117,7 @@ class Encoder(nn.Module):
             attention_rate=layers[0].attention.rate,
             eps=NORM_EPS,
             sites=Layer.SITES,
+            recompute=self.recompute,
         )
         weights = [weight for layer in layers for weight in layer.block()]
         hidden_BLD: Tensor = run_stack(x_BLD, lengths_B, keys_B, plan, weights)

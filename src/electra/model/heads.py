@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from electra.kernels import USABLE
 from electra.model.dropout import dropout, site_keys
 from electra.model.layers import FullLinear, Norm
 
@@ -17,7 +18,12 @@ FORBIDDEN = -1000.0  # added to the score of a token that no answer may start or
 
 
 class MaskedHead(nn.Module):
-    """Logits over the vocabulary, through the token table that the embeddings use."""
+    """Logits over the vocabulary, through the token table that the embeddings use.
+
+    In training on a GPU, loss and sample come from a fused kernel; `fused` false leaves it plain.
+    """
+
+    fused: bool = USABLE
 
     def __init__(self, width: int, embedding: int, vocab: int) -> None:
         super().__init__()
@@ -36,7 +42,9 @@ class MaskedHead(nn.Module):
 
 
 class DetectionHead(nn.Module):
-    """One logit a token: how much it looks replaced."""
+    """One logit a token: how much it looks replaced; on a GPU in bf16 by fused kernels, unless `fused` is false."""
+
+    fused: bool = USABLE
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -44,8 +52,16 @@ class DetectionHead(nn.Module):
         self.score = nn.Linear(width, 1)
 
     def forward(self, hidden_BLD: Tensor) -> Tensor:
+        if self.fused and hidden_BLD.is_cuda and hidden_BLD.dtype == torch.bfloat16:
+            return self._run_fused(hidden_BLD)
         scores_BL: Tensor = self.score(F.gelu(self.dense(hidden_BLD))).squeeze(-1)
         return scores_BL.float()
+
+    def _run_fused(self, hidden_BLD: Tensor) -> Tensor:
+        from electra.kernels.score import score
+
+        scores_BL: Tensor = score(hidden_BLD, self.dense.weight, self.dense.bias, self.score.weight, self.score.bias)
+        return scores_BL
 
 
 class CopyHead(nn.Module):

@@ -19,7 +19,7 @@ from electra.model.heads import CopyHead
 from electra.objective.base import Evaluation, Outcome, Restoring
 from electra.objective.copying import restore, restoring_loss
 from electra.objective.corrupt import pad_vocabulary
-from electra.objective.propose import Proposer, judge_proposal, put_samples
+from electra.objective.propose import Proposer, judge_proposal, loss_of_slots, put_samples
 from electra.objective.rtd import detection_states
 
 
@@ -45,8 +45,7 @@ class AllTokensMLM:
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
         electra = cast(Electra, model)
         proposal = self.proposer.propose(electra, batch, slots, dropout=True)
-        used_M = slots.used_BS.flatten().float()
-        mlm_sum = (proposal.nll_M * used_M).sum()
+        mlm_sum = loss_of_slots(proposal, slots)
         seen_BL = put_samples(batch, slots, proposal, self.masking)
         told = _read(electra, batch, seen_BL, dropout=True)
         real_M = _real(batch).flatten()
@@ -56,7 +55,7 @@ class AllTokensMLM:
             loss = loss + self.weights.mlm_weight * mlm_sum / counts[0].clamp(min=1)
         sums = (
             mlm_sum.detach(),
-            used_M.sum(),
+            slots.used_BS.sum(),
             main_sum.detach(),
             real_M.sum(),
             (seen_BL != batch.ids_BL).sum(),

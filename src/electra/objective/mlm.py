@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra import rng
@@ -18,7 +17,8 @@ from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import DISCRIMINATOR_SITE, Bert
 from electra.objective.base import Evaluation, Outcome, gather_slots
-from electra.objective.corrupt import mask_bert, pad_vocabulary
+from electra.objective.corrupt import mask_bert
+from electra.objective.words import Words, foretell
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,22 +38,22 @@ class MaskedLanguageModelling:
         return slots.used_BS.sum().float()[None]
 
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
-        logits_MV, gold_M, _ = self._predict(cast(Bert, model), batch, slots, dropout=True)
+        words, gold_M, _ = self._predict(cast(Bert, model), batch, slots, dropout=True)
         used_M = slots.used_BS.flatten()
-        mlm_sum = (F.cross_entropy(logits_MV.float(), gold_M, reduction="none") * used_M.float()).sum()
-        right = ((logits_MV.argmax(1) == gold_M) & used_M).sum()
+        mlm_sum = (words.nll_M * used_M.float()).sum()
+        right = ((words.logits_MV.argmax(1) == gold_M) & used_M).sum()
         sums = (mlm_sum.detach(), used_M.sum(), right, batch.lengths_B.sum())
         loss = self.weights.mlm_weight * mlm_sum / counts[0].clamp(min=1)
         return Outcome(loss, torch.stack([value.float() for value in sums]))
 
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
         slots = self.plan(batch)
-        logits_MV, gold_M, shown_BL = self._predict(cast(Bert, model), batch, slots, dropout=False)
+        words, gold_M, shown_BL = self._predict(cast(Bert, model), batch, slots, dropout=False)
         shape = slots.used_BS.shape
         return Evaluation(
             used_BS=slots.used_BS,
-            nll_BS=F.cross_entropy(logits_MV.float(), gold_M, reduction="none").view(shape),
-            right_BS=(logits_MV.argmax(1) == gold_M).view(shape),
+            nll_BS=words.nll_M.view(shape),
+            right_BS=(words.logits_MV.argmax(1) == gold_M).view(shape),
             original_BL=batch.ids_BL,
             shown_BL=shown_BL,
         )
@@ -63,13 +63,13 @@ class MaskedLanguageModelling:
         mlm = sums["mlm_sum"] / slots
         return {"loss": self.weights.mlm_weight * mlm, "mlm_loss": mlm, "mlm_accuracy": sums["mlm_right"] / slots}
 
-    def _predict(self, model: Bert, batch: Sequences, slots: Slots, *, dropout: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def _predict(self, model: Bert, batch: Sequences, slots: Slots, *, dropout: bool) -> tuple[Words, Tensor, Tensor]:
         vocab = model.embeddings.token.num_embeddings
         shown_BL = mask_bert(batch, slots, mask_id=self.mask_id, vocab=vocab)
         keys_B = rng.fold(batch.keys_B, DISCRIMINATOR_SITE) if dropout else None
         x_BLE = model.embeddings(shown_BL, batch.segments_BL, keys_B)
         hidden_BLD = model.encoder(x_BLE, batch.lengths_B, keys_B)
-        table_VE, bias_V = pad_vocabulary(model.embeddings.token.weight, model.head.bias)
-        logits_MV = model.head(gather_slots(hidden_BLD, slots.positions_BS), table_VE, bias_V)
         gold_M = batch.ids_BL.gather(1, slots.positions_BS).flatten().long()
-        return logits_MV, gold_M, shown_BL
+        hidden_MD = gather_slots(hidden_BLD, slots.positions_BS)
+        words = foretell(model.head, hidden_MD, model.embeddings.token.weight, gold_M)
+        return words, gold_M, shown_BL

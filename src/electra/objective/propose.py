@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from electra import rng
@@ -20,6 +19,7 @@ from electra.model.electra import GENERATOR_SITE, Electra
 from electra.model.encoder import TwoTower
 from electra.objective.base import Evaluation, gather_slots
 from electra.objective.corrupt import NEVER, mask, pad_vocabulary, replace, sample, slot_keys
+from electra.objective.words import foretell
 
 
 class Proposal(NamedTuple):
@@ -139,6 +139,11 @@ def _padded(logp_V: Tensor) -> Tensor:
     return pad_vocabulary(torch.zeros(len(logp_V), 1), logp_V.float())[1]
 
 
+def loss_of_slots(proposal: Proposal, slots: Slots) -> Tensor:
+    """What the distributions say of the tokens that stood at the slots in use, added up."""
+    return (proposal.nll_M * slots.used_BS.flatten().float()).sum()
+
+
 def put_samples(batch: Sequences, slots: Slots, proposal: Proposal, masking: MaskingConfig) -> Tensor:
     """(B, L) the text with the generator's samples at the slots."""
     sampled_BS = proposal.sampled_M.view(slots.positions_BS.shape)
@@ -194,17 +199,14 @@ def _from_states(
     model: Electra, hidden_MD: Tensor, batch: Sequences, slots: Slots, shown_BL: Tensor, generator: GeneratorConfig
 ) -> Proposal:
     assert model.generator_head is not None
-    table_VE, bias_V = pad_vocabulary(model.generator_embeddings.token.weight, model.generator_head.bias)
-    logits_MV = model.generator_head(hidden_MD, table_VE, bias_V)
     gold_M = batch.ids_BL.gather(1, slots.positions_BS).flatten().long()
     keys_M = slot_keys(batch, slots)
-    if model.fused and logits_MV.is_cuda and generator.temperature == 1.0 and not generator.disallow_correct:
-        from electra.kernels.vocabulary import loss_and_sample
-
-        nll_M, sampled_M = loss_and_sample(logits_MV, gold_M, keys_M)
-    else:
-        logp_MV = logits_MV.float().log_softmax(1)
-        nll_M = F.nll_loss(logp_MV, gold_M, reduction="none")
+    bent = generator.temperature != 1.0 or generator.disallow_correct
+    table_VE = model.generator_embeddings.token.weight
+    words = foretell(model.generator_head, hidden_MD, table_VE, gold_M, None if bent else keys_M)
+    sampled_M = words.sampled_M
+    if sampled_M is None:
         forbidden_M = gold_M if generator.disallow_correct else None
+        logp_MV = words.logits_MV.float().log_softmax(1)
         sampled_M = sample(logp_MV, keys_M, temperature=generator.temperature, forbidden_M=forbidden_M)
-    return Proposal(logits_MV, nll_M, sampled_M, gold_M, shown_BL, hidden_MD)
+    return Proposal(words.logits_MV, words.nll_M, sampled_M, gold_M, shown_BL, hidden_MD)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.batches.masking import Slots, choose
@@ -18,9 +17,9 @@ from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import Electra
 from electra.model.heads import MaskedHead
 from electra.objective.base import Evaluation, Outcome, Restoring, gather_slots
-from electra.objective.corrupt import pad_vocabulary
-from electra.objective.propose import Proposer, judge_proposal, put_samples
+from electra.objective.propose import Proposer, judge_proposal, loss_of_slots, put_samples
 from electra.objective.rtd import detection_states
+from electra.objective.words import Words, foretell
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,10 +46,10 @@ class ReplaceMLM:
         electra = cast(Electra, model)
         proposal = self.proposer.propose(electra, batch, slots, dropout=True)
         used_M = slots.used_BS.flatten()
-        mlm_sum = (proposal.nll_M * used_M.float()).sum()
+        mlm_sum = loss_of_slots(proposal, slots)
         seen_BL = put_samples(batch, slots, proposal, self.masking)
-        logits_MV = _predict(electra, batch, slots, seen_BL, dropout=True)
-        main_sum = (F.cross_entropy(logits_MV.float(), proposal.gold_M, reduction="none") * used_M.float()).sum()
+        words = _predict(electra, batch, slots, seen_BL, proposal.gold_M, dropout=True)
+        main_sum = (words.nll_M * used_M.float()).sum()
         loss = main_sum / counts[0].clamp(min=1)
         if self.proposer.learns:
             loss = loss + self.weights.mlm_weight * mlm_sum / counts[0].clamp(min=1)
@@ -58,7 +57,7 @@ class ReplaceMLM:
             mlm_sum.detach(),
             used_M.sum(),
             main_sum.detach(),
-            ((logits_MV.argmax(1) == proposal.gold_M) & used_M).sum(),
+            ((words.logits_MV.argmax(1) == proposal.gold_M) & used_M).sum(),
             batch.lengths_B.sum(),
             (seen_BL != batch.ids_BL).sum(),
         )
@@ -69,12 +68,12 @@ class ReplaceMLM:
         slots = self.plan(batch)
         proposal = self.proposer.propose(electra, batch, slots, dropout=False)
         seen_BL = put_samples(batch, slots, proposal, self.masking)
-        logits_MV = _predict(electra, batch, slots, seen_BL, dropout=False)
         shape, gold_M = slots.used_BS.shape, proposal.gold_M
+        words = _predict(electra, batch, slots, seen_BL, gold_M, dropout=False)
         return judge_proposal(batch, slots, proposal, seen_BL)._replace(
             restoring=Restoring(
-                nll=F.cross_entropy(logits_MV.float(), gold_M, reduction="none").view(shape),
-                right=(logits_MV.argmax(1) == gold_M).view(shape),
+                nll=words.nll_M.view(shape),
+                right=(words.logits_MV.argmax(1) == gold_M).view(shape),
                 judged=slots.used_BS,
                 replaced=seen_BL.gather(1, slots.positions_BS) != gold_M.view(shape),
             ),
@@ -92,9 +91,10 @@ class ReplaceMLM:
         }
 
 
-def _predict(model: Electra, batch: Sequences, slots: Slots, seen_BL: Tensor, *, dropout: bool) -> Tensor:
+def _predict(
+    model: Electra, batch: Sequences, slots: Slots, seen_BL: Tensor, gold_M: Tensor, *, dropout: bool
+) -> Words:
     head = cast(MaskedHead, model.discriminator_head)
     hidden_BLD = detection_states(model, batch, seen_BL, dropout=dropout)
-    table_VE, bias_V = pad_vocabulary(model.token_table, head.bias)
-    logits_MV: Tensor = head(gather_slots(hidden_BLD, slots.positions_BS), table_VE, bias_V)
-    return logits_MV
+    hidden_MD = gather_slots(hidden_BLD, slots.positions_BS)
+    return foretell(head, hidden_MD, model.token_table, gold_M)

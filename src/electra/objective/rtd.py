@@ -18,7 +18,8 @@ from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import DISCRIMINATOR_SITE, Electra
 from electra.objective.base import Evaluation, Outcome
-from electra.objective.propose import Proposal, Proposer, judge_proposal, put_samples
+from electra.objective.beside import step_aside, step_back
+from electra.objective.propose import Proposal, Proposer, judge_proposal, loss_of_slots, put_samples
 
 
 class Detection(NamedTuple):
@@ -55,8 +56,11 @@ class ReplacedTokenDetection:
 
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
         electra = cast(Electra, model)
+        main = step_aside(batch.ids_BL.device) if self.proposer.learns else None
         proposal = self.proposer.propose(electra, batch, slots, dropout=True)
-        found = self.detect(electra, batch, slots, proposal)
+        mlm_sum = loss_of_slots(proposal, slots)
+        step_back(main)
+        found = self.detect(electra, batch, slots, proposal, mlm_sum)
         return Outcome(self.weighed(found, counts), torch.stack([value.float() for value in found.sums]))
 
     def weighed(self, found: Detection, counts: Tensor) -> Tensor:
@@ -66,10 +70,8 @@ class ReplacedTokenDetection:
             loss = loss + self.weights.mlm_weight * found.mlm_sum / counts[0].clamp(min=1)
         return loss
 
-    def detect(self, model: Electra, batch: Sequences, slots: Slots, proposal: Proposal) -> Detection:
+    def detect(self, model: Electra, batch: Sequences, slots: Slots, proposal: Proposal, mlm_sum: Tensor) -> Detection:
         """The losses of both networks over what was proposed, with dropout in the discriminator."""
-        used_M = slots.used_BS.flatten().float()
-        mlm_sum = (proposal.nll_M * used_M).sum()
         seen_BL = put_samples(batch, slots, proposal, self.masking)
         replaced_BL = seen_BL != batch.ids_BL
         hidden_BLD = detection_states(model, batch, seen_BL, dropout=True)
@@ -80,7 +82,7 @@ class ReplacedTokenDetection:
         right = (((scores_BL > 0) == replaced_BL) & judged_BL).sum()
         sums = (
             mlm_sum.detach(),
-            used_M.sum(),
+            slots.used_BS.sum(),
             rtd_sum.detach(),
             batch.lengths_B.sum(),
             replaced_BL.sum(),

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from electra.model.layers import FullLinear
 
+WHOLE = 16
+"""Buffers are filled up to a multiple of this, with zeros that stay: kernels read and write so many at once."""
 TABLE, MATRIX, BIAS, VECTOR = range(4)  # order in the buffers: decayed first, compute-precision ones in the middle
 
 
@@ -51,14 +53,18 @@ class Weights:
             sum(size for size, name in zip(self._sizes, self.names, strict=True) if kinds[name] <= kind)
             for kind in (TABLE, MATRIX, BIAS, VECTOR)
         ]
-        self.groups = _groups([(kinds[name] <= MATRIX, scale(name)) for name in self.names], self._sizes)
-        self.copied = slice(ends[TABLE], ends[BIAS])
-        self.weights = torch.cat([p.detach().to(device, torch.float32).flatten() for p in self._parameters])
+        spare = -sum(self._sizes) % WHOLE
+        sizes = [*self._sizes[:-1], self._sizes[-1] + spare]
+        self.groups = _groups([(kinds[name] <= MATRIX, scale(name)) for name in self.names], sizes)
+        self.copied = slice(ends[TABLE], ends[BIAS] + -ends[BIAS] % WHOLE)
+        flat = [p.detach().to(device, torch.float32).flatten() for p in self._parameters]
+        self.weights = torch.cat([*flat, torch.zeros(spare, device=device)])
         self.copy = None if compute == torch.float32 else self.weights[self.copied].to(compute)
         self.release()
         if self.copy is not None:
             middle = [p for p, name in zip(self._parameters, self.names, strict=True) if kinds[name] in (MATRIX, BIAS)]
-            parts = self.copy.split([p.numel() for p in middle])
+            sizes = [p.numel() for p in middle]
+            parts = self.copy[: sum(sizes)].split(sizes)
             for parameter, part in zip(middle, parts, strict=True):
                 parameter.data = part.view(parameter.shape)
         model.to(device)
@@ -81,7 +87,8 @@ class Weights:
         return dict(zip(self.names, self._views(flat), strict=True))
 
     def _views(self, flat: Tensor) -> list[Tensor]:
-        return [part.view(p.shape) for part, p in zip(flat.split(self._sizes), self._parameters, strict=True)]
+        parts = flat[: sum(self._sizes)].split(self._sizes)
+        return [part.view(p.shape) for part, p in zip(parts, self._parameters, strict=True)]
 
 
 class Master(Weights):
@@ -102,25 +109,18 @@ class Master(Weights):
 
     def collect(self, *, first: bool) -> None:
         """Move the parameters' gradients into the flat one: the first micro-batch's replace it, others add to it."""
-        start = 0
-        pieces: list[Tensor] = []
-
-        def flush(end: int) -> None:
-            flat = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
-            target = self.gradient[start:end]
-            target.copy_(flat) if first else target.add_(flat)
-
-        position = 0
-        for parameter, size in zip(self._parameters, self._sizes, strict=True):
-            gradient = parameter.grad
-            assert gradient is not None, "a parameter took no part in the loss"
-            if pieces and pieces[0].dtype != gradient.dtype:
-                flush(position)
-                start, pieces = position, []
-            pieces.append(gradient.flatten())
+        into = self.gradient if first else torch.zeros_like(self.gradient)
+        of_kind: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+        for parameter, view in zip(self._parameters, self._views(into), strict=True):
+            assert parameter.grad is not None, "a parameter took no part in the loss"
+            views, gradients = of_kind.setdefault(parameter.grad.dtype, ([], []))
+            views.append(view)
+            gradients.append(parameter.grad)
             parameter.grad = None
-            position += size
-        flush(position)
+        for views, gradients in of_kind.values():
+            torch._foreach_copy_(views, gradients)
+        if not first:
+            self.gradient.add_(into)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         return super().tensors() | {"average": self._named(self.average), "square": self._named(self.square)}

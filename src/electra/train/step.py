@@ -1,11 +1,12 @@
 """One optimizer step, from packed rows to updated weights, without a question to the device.
 
-On a GPU the forward and backward passes are compiled and the whole step is captured in one CUDA graph.
+On a GPU the whole step is captured in one CUDA graph; what fused kernels leave over is compiled first where that pays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +33,12 @@ class Stepper:
         world: World,
         micro_batch: int,
         compiled: bool,
+        captured: bool = True,
     ) -> None:
         self._model, self._master, self._update, self.objective = model, master, update, objective
         self._world, self._micro = world, micro_batch
         device = master.weights.device
-        self._capture = compiled and device.type == "cuda"
+        self._capture = captured and device.type == "cuda"
         self._plan: Callable[[Tensor], tuple[Slots, Tensor]] = self._plan_batch
         self._loss: Callable[[Tensor, Slots, Tensor], Outcome] = self._loss_part
         if compiled:
@@ -71,6 +73,11 @@ class Stepper:
         self._norm.item()
 
     def _step(self, rows: Tensor) -> None:
+        # An objective that fails beside the stream in use must not leave us there.
+        with torch.cuda.stream(torch.cuda.current_stream(rows.device)) if rows.is_cuda else nullcontext():
+            self._work(rows)
+
+    def _work(self, rows: Tensor) -> None:
         slots, counts = self._plan(rows)
         self._world.sum_(counts)
         sums: Tensor | None = None

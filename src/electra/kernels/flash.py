@@ -1,0 +1,236 @@
+"""Attention over long sequences: a program holds a block of queries, or of keys, and goes over the other side.
+
+Short sequences take `attention`, which holds all scores of a head at once. Dropout's bits are the same in both.
+
+Shapes: T = B·L tokens, N heads, H head size, Q queries of a block, K keys of a block. Queries, keys and values lie side
+by side in one (T, 3·N·H) array.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from electra.kernels.hashing import Drop, mix, precision, row_words, word
+
+QUERIES, KEYS = 64, 64
+"""Of a block: small enough that a multiprocessor has two or three to go between."""
+WARPS = 4
+
+
+@triton.jit
+def _kept_at(words_Q, keys_K, half, threshold):  # type: ignore[no-untyped-def]
+    """(Q, K) which scores stay: a word serves two keys, half a row apart."""
+    column_K = tl.where(keys_K < half, keys_K, keys_K - half)
+    words_QK = mix(words_Q[:, None] ^ mix(word(column_K))[None, :])
+    return tl.where((keys_K < half)[None, :], words_QK & 0xFFFF, words_QK >> 16) >= threshold
+
+
+@triton.jit
+def _rows(pointer, rows, stride, inner_H, length):  # type: ignore[no-untyped-def]
+    return tl.load(pointer + rows[:, None] * stride + inner_H[None, :], (rows < length)[:, None], 0.0)
+
+
+@triton.jit(do_not_specialize=["site"])
+def _flash_forward(  # type: ignore[no-untyped-def]
+    qkv, out, level, lengths, keys, site, length, half, heads, scale, threshold, grow,
+    H: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    text = tl.program_id(0) // heads
+    head = tl.program_id(0) % heads
+    width = heads * H
+    inner_H = tl.arange(0, H)
+    rows_Q = tl.program_id(1) * Q + tl.arange(0, Q)
+    base = qkv + text.to(tl.int64) * length * 3 * width + head * H
+    q_QH = _rows(base, rows_Q, 3 * width, inner_H, length)
+    visible = length
+    if RAGGED:
+        visible = tl.load(lengths + text).to(tl.int32)
+    words_Q = word(rows_Q)
+    if DROP:
+        words_Q = row_words(tl.load(keys + text), site, head * length + rows_Q)
+    top_Q = tl.full([Q], -1e30, tl.float32)
+    total_Q = tl.zeros([Q], tl.float32)
+    mixed_QH = tl.zeros([Q, H], tl.float32)
+    for first in range(0, visible, K):
+        keys_K = first + tl.arange(0, K)
+        k_KH = _rows(base + width, keys_K, 3 * width, inner_H, length)
+        v_KH = _rows(base + 2 * width, keys_K, 3 * width, inner_H, length)
+        s_QK = tl.dot(q_QH, tl.trans(k_KH), input_precision=PRECISION) * scale
+        s_QK = tl.where((keys_K < visible)[None, :], s_QK, -1e30)
+        higher_Q = tl.maximum(top_Q, tl.max(s_QK, 1))
+        p_QK = tl.exp(s_QK - higher_Q[:, None])
+        shrink_Q = tl.exp(top_Q - higher_Q)
+        total_Q = total_Q * shrink_Q + tl.sum(p_QK, 1)
+        if DROP:
+            p_QK = tl.where(_kept_at(words_Q, keys_K, half, threshold), p_QK * grow, 0.0)
+        mixed_QH = mixed_QH * shrink_Q[:, None]
+        mixed_QH = tl.dot(p_QK.to(v_KH.dtype), v_KH, mixed_QH, input_precision=PRECISION)
+        top_Q = higher_Q
+    mixed_QH = mixed_QH / tl.maximum(total_Q, 1e-37)[:, None]  # a text of no tokens has no total
+    inside = (rows_Q < length)[:, None]
+    target = out + text.to(tl.int64) * length * width + head * H
+    tl.store(target + rows_Q[:, None] * width + inner_H[None, :], mixed_QH.to(q_QH.dtype), inside)
+    tl.store(level + tl.program_id(0) * length + rows_Q, top_Q + tl.log(tl.maximum(total_Q, 1e-37)), rows_Q < length)
+
+
+@triton.jit
+def _scores_back(  # type: ignore[no-untyped-def]
+    q_QH, k_KH, v_KH, do_QH, level_Q, delta_Q, words_Q, keys_K, visible, half, scale, threshold, grow,
+    DROP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """(Q, K) the shares that mixed the values, and the gradient of the scores."""
+    p_QK = tl.dot(q_QH, tl.trans(k_KH), input_precision=PRECISION) * scale
+    p_QK = tl.where((keys_K < visible)[None, :], tl.exp(p_QK - level_Q[:, None]), 0.0)
+    d_QK = tl.dot(do_QH, tl.trans(v_KH), input_precision=PRECISION)
+    mixing_QK = p_QK
+    if DROP:
+        keep_QK = _kept_at(words_Q, keys_K, half, threshold)
+        d_QK = tl.where(keep_QK, d_QK * grow, 0.0)
+        mixing_QK = tl.where(keep_QK, p_QK * grow, 0.0)
+    return mixing_QK.to(q_QH.dtype), (p_QK * (d_QK - delta_Q[:, None]) * scale).to(q_QH.dtype)
+
+
+@triton.jit
+def _row_facts(  # type: ignore[no-untyped-def]
+    gradient, mixed, level, keys, site, text, head, rows_Q, length, heads,
+    H: tl.constexpr, DROP: tl.constexpr,
+):  # fmt: skip
+    """Of a block of queries: the output's gradient, the log-sum, what the gradients share, dropout's words."""
+    inner_H = tl.arange(0, H)
+    place = text.to(tl.int64) * length * heads * H + head * H
+    do_QH = _rows(gradient + place, rows_Q, heads * H, inner_H, length)
+    out_QH = _rows(mixed + place, rows_Q, heads * H, inner_H, length)
+    level_Q = tl.load(level + (text * heads + head) * length + rows_Q, rows_Q < length, 0.0)
+    # What the gradients of a row's shares have in common is what the output's gradient says of the output.
+    delta_Q = tl.sum(do_QH.to(tl.float32) * out_QH.to(tl.float32), 1)
+    words_Q = word(rows_Q)
+    if DROP:
+        words_Q = row_words(tl.load(keys + text), site, head * length + rows_Q)
+    return do_QH, level_Q, delta_Q, words_Q
+
+
+@triton.jit(do_not_specialize=["site"])
+def _flash_backward_queries(  # type: ignore[no-untyped-def]
+    qkv, d_qkv, gradient, mixed, level, lengths, keys, site, length, half, heads, scale, threshold, grow,
+    H: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    text = tl.program_id(0) // heads
+    head = tl.program_id(0) % heads
+    width = heads * H
+    inner_H = tl.arange(0, H)
+    rows_Q = tl.program_id(1) * Q + tl.arange(0, Q)
+    start = text.to(tl.int64) * length * 3 * width + head * H
+    base = qkv + start
+    q_QH = _rows(base, rows_Q, 3 * width, inner_H, length)
+    do_QH, level_Q, delta_Q, words_Q = _row_facts(
+        gradient, mixed, level, keys, site, text, head, rows_Q, length, heads, H, DROP
+    )
+    visible = length
+    if RAGGED:
+        visible = tl.load(lengths + text).to(tl.int32)
+    dq_QH = tl.zeros([Q, H], tl.float32)
+    for first in range(0, visible, K):
+        keys_K = first + tl.arange(0, K)
+        k_KH = _rows(base + width, keys_K, 3 * width, inner_H, length)
+        v_KH = _rows(base + 2 * width, keys_K, 3 * width, inner_H, length)
+        _, ds_QK = _scores_back(
+            q_QH, k_KH, v_KH, do_QH, level_Q, delta_Q, words_Q, keys_K, visible, half, scale, threshold, grow,
+            DROP, PRECISION,
+        )  # fmt: skip
+        dq_QH = tl.dot(ds_QK, k_KH, dq_QH, input_precision=PRECISION)
+    target = d_qkv + start + rows_Q[:, None] * (3 * width) + inner_H[None, :]
+    tl.store(target, dq_QH.to(q_QH.dtype), (rows_Q < length)[:, None])
+
+
+@triton.jit(do_not_specialize=["site"])
+def _flash_backward_keys(  # type: ignore[no-untyped-def]
+    qkv, d_qkv, gradient, mixed, level, lengths, keys, site, length, half, heads, scale, threshold, grow,
+    H: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    text = tl.program_id(0) // heads
+    head = tl.program_id(0) % heads
+    width = heads * H
+    inner_H = tl.arange(0, H)
+    keys_K = tl.program_id(1) * K + tl.arange(0, K)
+    start = text.to(tl.int64) * length * 3 * width + head * H
+    base = qkv + start
+    k_KH = _rows(base + width, keys_K, 3 * width, inner_H, length)
+    v_KH = _rows(base + 2 * width, keys_K, 3 * width, inner_H, length)
+    visible = length
+    if RAGGED:
+        visible = tl.load(lengths + text).to(tl.int32)
+    dk_KH = tl.zeros([K, H], tl.float32)
+    dv_KH = tl.zeros([K, H], tl.float32)
+    # Keys that nobody sees have no gradient.
+    last = tl.where(tl.program_id(1) * K < visible, length, 0)
+    for first in range(0, last, Q):
+        rows_Q = first + tl.arange(0, Q)
+        q_QH = _rows(base, rows_Q, 3 * width, inner_H, length)
+        do_QH, level_Q, delta_Q, words_Q = _row_facts(
+            gradient, mixed, level, keys, site, text, head, rows_Q, length, heads, H, DROP
+        )
+        mixing_QK, ds_QK = _scores_back(
+            q_QH, k_KH, v_KH, do_QH, level_Q, delta_Q, words_Q, keys_K, visible, half, scale, threshold, grow,
+            DROP, PRECISION,
+        )  # fmt: skip
+        dv_KH = tl.dot(tl.trans(mixing_QK), do_QH, dv_KH, input_precision=PRECISION)
+        dk_KH = tl.dot(tl.trans(ds_QK), q_QH, dk_KH, input_precision=PRECISION)
+    target = d_qkv + start + width + keys_K[:, None] * (3 * width) + inner_H[None, :]
+    inside = (keys_K < length)[:, None]
+    tl.store(target, dk_KH.to(k_KH.dtype), inside)
+    tl.store(target + width, dv_KH.to(k_KH.dtype), inside)
+
+
+def attend(qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int, out: Tensor) -> Tensor:
+    """Fill `out` (T, N·H) with softmax attention of every head, dropout included.
+
+    Returned is what the way back needs: the logarithm of what each row's softmax divided by.
+    """
+    programs = len(qkv_TW) // length * heads
+    level_TN = torch.empty(len(qkv_TW) * heads, dtype=torch.float32, device=qkv_TW.device)
+    _flash_forward[(programs, triton.cdiv(length, QUERIES))](
+        qkv_TW, out, level_TN, *numbers(qkv_TW, lengths_B, drop, length=length, heads=heads),
+        H=qkv_TW.shape[1] // 3 // heads, Q=QUERIES, K=KEYS, RAGGED=lengths_B is not None,
+        DROP=drop.keys_B is not None, PRECISION=precision(qkv_TW.dtype), num_warps=WARPS,
+    )  # fmt: skip
+    return level_TN
+
+
+def attend_backward(
+    qkv_TW: Tensor, gradient_TD: Tensor, mixed_TD: Tensor, level_TN: Tensor, lengths_B: Tensor | None, drop: Drop,
+    sums_BW: Tensor, *, length: int, heads: int,
+) -> None:  # fmt: skip
+    """Overwrite `qkv_TW` with its gradient, and `sums_BW` with that gradient's sums over each text.
+
+    `mixed_TD` and `level_TN` are what `attend` filled and returned.
+    """
+    programs = len(qkv_TW) // length * heads
+    d_qkv_TW = torch.empty_like(qkv_TW)  # every block reads what others have the gradients of
+    for kernel, block in ((_flash_backward_queries, QUERIES), (_flash_backward_keys, KEYS)):
+        kernel[(programs, triton.cdiv(length, block))](
+            qkv_TW, d_qkv_TW, gradient_TD, mixed_TD, level_TN,
+            *numbers(qkv_TW, lengths_B, drop, length=length, heads=heads),
+            H=qkv_TW.shape[1] // 3 // heads, Q=QUERIES, K=KEYS, RAGGED=lengths_B is not None,
+            DROP=drop.keys_B is not None, PRECISION=precision(qkv_TW.dtype), num_warps=WARPS,
+        )  # fmt: skip
+    qkv_TW.copy_(d_qkv_TW)
+    torch.sum(d_qkv_TW.view(-1, length, qkv_TW.shape[1]), 1, dtype=torch.float32, out=sums_BW)
+
+
+def numbers(
+    qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int
+) -> tuple[Tensor | int | float, ...]:
+    """What attention's kernels are told, long and short, after their arrays."""
+    head = qkv_TW.shape[1] // 3 // heads
+    unused = qkv_TW
+    return (
+        unused if lengths_B is None else lengths_B,
+        unused if drop.keys_B is None else drop.keys_B,
+        drop.site, length, (length + 1) // 2, heads, head**-0.5, drop.threshold, drop.grow,
+    )  # fmt: skip

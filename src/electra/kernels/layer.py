@@ -1,0 +1,114 @@
+"""One post-norm transformer layer forwards: what the stack is made of, and what its way back keeps of it.
+
+Shapes: T tokens, D width, W = 3·D, F inner width, K layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from electra.kernels import gelu as gelus
+from electra.kernels import narrow
+from electra.kernels import norm as norms
+from electra.kernels.attention import attend
+from electra.kernels.hashing import Drop, drop_at
+
+
+class Block(NamedTuple):
+    """The weights of one layer, in the order in which the stack takes them."""
+
+    qkv: Tensor
+    qkv_bias: Tensor
+    out: Tensor
+    out_bias: Tensor
+    gamma1: Tensor
+    beta1: Tensor
+    up: Tensor
+    up_bias: Tensor
+    down: Tensor
+    down_bias: Tensor
+    gamma2: Tensor
+    beta2: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What the stack is told beside tensors."""
+
+    heads: int
+    rate: float
+    attention_rate: float
+    eps: float
+    sites: int
+    """Places of dropout a layer: attention, its output, the feed-forward output."""
+    recompute: bool = False
+    """Keep each layer's input only, and run the layer once more on the way back."""
+
+
+class Rooms(NamedTuple):
+    """Arrays that layers write what the products of the way back read into: one place a layer, or one for all."""
+
+    qkv_KTW: Tensor
+    mixed_KTD: Tensor
+    y_KTD: Tensor
+    inner_KTF: Tensor
+    active_KTF: Tensor
+    """The GELU's output; `inner_KTF` itself where the way back puts it there."""
+
+    def of(self, number: int) -> Rooms:
+        """One layer's part of each."""
+        return Rooms(*(array[number % len(array)] for array in self))
+
+
+class Kept(NamedTuple):
+    """What else the way back needs of one layer."""
+
+    level: Tensor | None
+    sum1: Tensor
+    mean1: Tensor
+    rstd1: Tensor
+    sum2: Tensor
+    mean2: Tensor
+    rstd2: Tensor
+
+
+def make_rooms(like: Tensor, layers: int, tokens: int, inner: int, *, fused: bool) -> Rooms:
+    """Places for so many layers, of the width and type of `like`."""
+    width = like.shape[-1]
+
+    def room(columns: int) -> Tensor:
+        return torch.empty(layers, tokens, columns, dtype=like.dtype, device=like.device)
+
+    inner_KTF = room(inner)
+    return Rooms(room(3 * width), room(width), room(width), inner_KTF, inner_KTF if fused else room(inner))
+
+
+def run_layer(
+    x_TD: Tensor, block: Block, rooms: Rooms, lengths_B: Tensor | None, drops: list[Drop], plan: Plan,
+    *, length: int, fused: bool, out: Tensor,
+) -> Kept:  # fmt: skip
+    """Fill `out` with the layer's output and its `rooms` on the way; `fused` takes one kernel for all of it."""
+    qkv, mixed, y, inner, active = rooms
+    if fused:
+        into = (qkv, mixed, y, inner, out)
+        sums = narrow.run_layer(x_TD, block, lengths_B, drops, length=length, eps=plan.eps, into=into)
+        return Kept(None, *sums)
+    torch.addmm(block.qkv_bias, x_TD, block.qkv.t(), out=qkv)
+    level = attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads, out=mixed)
+    sum1 = torch.addmm(block.out_bias, mixed, block.out.t())
+    norm1 = norms.add_norm(sum1, x_TD, block.gamma1, block.beta1, drops[1], length=length, eps=plan.eps, out=y)
+    torch.addmm(block.up_bias, y, block.up.t(), out=inner)
+    gelus.gelu(inner, out=active)
+    sum2 = torch.addmm(block.down_bias, active, block.down.t())
+    norm2 = norms.add_norm(sum2, y, block.gamma2, block.beta2, drops[2], length=length, eps=plan.eps, out=out)
+    return Kept(level, sum1, *norm1, sum2, *norm2)
+
+
+def drops_of(keys_B: Tensor | None, plan: Plan, number: int) -> list[Drop]:
+    """Dropout in one layer: of attention, of its output, and of the feed-forward output."""
+    rates = (plan.attention_rate, plan.rate, plan.rate)
+    return [drop_at(keys_B, rate, number * plan.sites + place) for place, rate in enumerate(rates)]

@@ -1,0 +1,179 @@
+"""A narrow layer's way there in one kernel: a program takes a whole text through attention and feed-forward.
+
+Layers as narrow as a generator's leave the chip idle between launches, and a text of theirs fits on one multiprocessor.
+What the way back needs is written out; the way back itself, wider layers and longer or few texts take the pieces that
+`layer` and `stack` are made of. The plain twin is `model.layers.Layer`.
+
+Shapes: T = B·L tokens, D width, H half of it (dropout draws one word for an element of each), C half of the
+length, F inner width, W columns of it at a time.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from electra.kernels.attention import LONGEST, probabilities
+from electra.kernels.gelu import gelu_of
+from electra.kernels.hashing import Drop, kept, precision, row_words
+
+WIDTHS = (32, 64)
+"""Layers of one head. With several, what Triton 3.6 makes of the kernel is wrong on a GPU, or fails."""
+COLUMNS = 64
+WARPS = 8
+FEWEST_TEXTS = 64
+"""With fewer, most of the chip would wait."""
+
+
+@triton.jit
+def _linear(x, weight, bias, rows, columns, stride, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
+    """x · weightᵀ + bias in fp32, for some rows of a weight (its outputs) and some of its columns (its inputs)."""
+    part = tl.load(weight + rows[:, None] * stride + columns[None, :])
+    return tl.dot(x, tl.trans(part), input_precision=PRECISION) + tl.load(bias + rows).to(tl.float32)[None, :]
+
+
+@triton.jit
+def _drop_add_norm(  # type: ignore[no-untyped-def]
+    f0, f1, residual, summed, out, mean, rstd, gamma, beta, words_L, rows_L, place, inside, threshold, grow, eps,
+    H: tl.constexpr, DROP: tl.constexpr,
+):  # fmt: skip
+    """Dropout, residual and norm of a text; both halves of its rows in the compute type, as written to `out`."""
+    kind = out.dtype.element_ty
+    half_H = tl.arange(0, H)
+    if DROP:
+        keep0, keep1 = kept(words_L, half_H, threshold)
+        f0 = tl.where(keep0, f0 * grow, 0.0)
+        f1 = tl.where(keep1, f1 * grow, 0.0)
+    f0 += tl.load(residual + place, inside, 0.0).to(tl.float32)
+    f1 += tl.load(residual + place + H, inside, 0.0).to(tl.float32)
+    tl.store(summed + place, f0.to(kind), inside)
+    tl.store(summed + place + H, f1.to(kind), inside)
+    mean_L = (tl.sum(f0, 1) + tl.sum(f1, 1)) / (2 * H)
+    f0 = f0 - mean_L[:, None]
+    f1 = f1 - mean_L[:, None]
+    rstd_L = tl.rsqrt((tl.sum(f0 * f0, 1) + tl.sum(f1 * f1, 1)) / (2 * H) + eps)
+    f0 = f0 * rstd_L[:, None] * tl.load(gamma + half_H)[None, :] + tl.load(beta + half_H)[None, :]
+    f1 = f1 * rstd_L[:, None] * tl.load(gamma + H + half_H)[None, :] + tl.load(beta + H + half_H)[None, :]
+    y0 = f0.to(kind)
+    y1 = f1.to(kind)
+    tl.store(out + place, y0, inside)
+    tl.store(out + place + H, y1, inside)
+    tl.store(mean + rows_L, mean_L, rows_L >= 0)
+    tl.store(rstd + rows_L, rstd_L, rows_L >= 0)
+    return y0, y1
+
+
+@triton.jit(do_not_specialize=["site0", "site1", "site2"])
+def _narrow_forward(  # type: ignore[no-untyped-def]
+    x, qkv_w, qkv_b, out_w, out_b, gamma1, beta1, up_w, up_b, down_w, down_b, gamma2, beta2,
+    qkv, mixed, sum1, mean1, rstd1, y, inner, sum2, mean2, rstd2, z,
+    lengths, keys, site0, site1, site2, length, half, scale,
+    attention_threshold, attention_grow, threshold, grow, eps,
+    D: tl.constexpr, H: tl.constexpr, F: tl.constexpr, W: tl.constexpr, L: tl.constexpr,
+    C: tl.constexpr, RAGGED: tl.constexpr, ATTENTION_DROP: tl.constexpr, DROP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    kind: tl.constexpr = z.dtype.element_ty
+    text = tl.program_id(0)
+    first = text.to(tl.int64) * length
+    rows_L = tl.arange(0, L)
+    rows_C = tl.arange(0, C)
+    second = half + rows_C
+    all_D = tl.arange(0, D)
+    half_H = tl.arange(0, H)
+    inside = (rows_L < length)[:, None]
+    in0 = (rows_C < half)[:, None]
+    in1 = (second < length)[:, None]
+    base = x + first * D + all_D[None, :]
+    x_LD = tl.load(base + rows_L[:, None] * D, inside, 0.0)
+    a_CD = tl.load(base + rows_C[:, None] * D, in0, 0.0)
+    b_CD = tl.load(base + second[:, None] * D, in1, 0.0)
+    visible = length
+    if RAGGED:
+        visible = tl.load(lengths + text).to(tl.int32)
+    q = _linear(x_LD, qkv_w, qkv_b, all_D, all_D, D, PRECISION).to(kind)
+    k0 = _linear(a_CD, qkv_w, qkv_b, D + all_D, all_D, D, PRECISION).to(kind)
+    k1 = _linear(b_CD, qkv_w, qkv_b, D + all_D, all_D, D, PRECISION).to(kind)
+    v0 = _linear(a_CD, qkv_w, qkv_b, 2 * D + all_D, all_D, D, PRECISION).to(kind)
+    v1 = _linear(b_CD, qkv_w, qkv_b, 2 * D + all_D, all_D, D, PRECISION).to(kind)
+    here = qkv + first * 3 * D + all_D[None, :]
+    tl.store(here + rows_L[:, None] * (3 * D), q, inside)
+    tl.store(here + D + rows_C[:, None] * (3 * D), k0, in0)
+    tl.store(here + D + second[:, None] * (3 * D), k1, in1)
+    tl.store(here + 2 * D + rows_C[:, None] * (3 * D), v0, in0)
+    tl.store(here + 2 * D + second[:, None] * (3 * D), v1, in1)
+    # Rows past the end are the bias alone, and nobody sees them.
+    p0, p1 = probabilities(q, k0, k1, rows_C, second, half, visible, scale, PRECISION)
+    if ATTENTION_DROP:
+        words_L = row_words(tl.load(keys + text), site0, rows_L)
+        keep0, keep1 = kept(words_L, rows_C, attention_threshold)
+        p0 = tl.where(keep0, p0 * attention_grow, 0.0)
+        p1 = tl.where(keep1, p1 * attention_grow, 0.0)
+    m = tl.dot(p0.to(kind), v0, input_precision=PRECISION)
+    m = tl.dot(p1.to(kind), v1, m, input_precision=PRECISION).to(kind)
+    tl.store(mixed + first * D + rows_L[:, None] * D + all_D[None, :], m, inside)
+    f0 = _linear(m, out_w, out_b, half_H, all_D, D, PRECISION)
+    f1 = _linear(m, out_w, out_b, H + half_H, all_D, D, PRECISION)
+    place = first * D + rows_L[:, None] * D + half_H[None, :]
+    tokens_L = tl.where(rows_L < length, first + rows_L, -1)
+    words_L = rows_L
+    if DROP:
+        words_L = row_words(tl.load(keys + text), site1, rows_L)
+    y0, y1 = _drop_add_norm(
+        f0, f1, x, sum1, y, mean1, rstd1, gamma1, beta1, words_L, tokens_L, place, inside, threshold, grow, eps, H, DROP
+    )
+    f0 = tl.zeros([L, H], tl.float32) + tl.load(down_b + half_H).to(tl.float32)[None, :]
+    f1 = tl.zeros([L, H], tl.float32) + tl.load(down_b + H + half_H).to(tl.float32)[None, :]
+    inner_W = tl.arange(0, W)
+    wide = first * F + rows_L[:, None] * F + inner_W[None, :]
+    for start in range(0, F, W):
+        up_WH = up_w + (start + inner_W)[:, None] * D + half_H[None, :]
+        u = tl.dot(y0, tl.trans(tl.load(up_WH)), input_precision=PRECISION)
+        u = tl.dot(y1, tl.trans(tl.load(up_WH + H)), u, input_precision=PRECISION)
+        u += tl.load(up_b + start + inner_W).to(tl.float32)[None, :]
+        tl.store(inner + wide + start, u.to(kind), inside)
+        a = gelu_of(u, kind).to(kind)
+        down_HW = down_w + half_H[:, None] * F + (start + inner_W)[None, :]
+        f0 = tl.dot(a, tl.trans(tl.load(down_HW)), f0, input_precision=PRECISION)
+        f1 = tl.dot(a, tl.trans(tl.load(down_HW + H * F)), f1, input_precision=PRECISION)
+    if DROP:
+        words_L = row_words(tl.load(keys + text), site2, rows_L)
+    tl.debug_barrier()  # the norm reads again what this program has written
+    _drop_add_norm(
+        f0, f1, y, sum2, z, mean2, rstd2, gamma2, beta2, words_L, tokens_L, place, inside, threshold, grow, eps, H, DROP
+    )
+
+
+def fits(texts: int, length: int, width: int, head: int, inner: int) -> bool:
+    """Whether the kernel knows these sizes and has enough to do."""
+    known = width in WIDTHS and head == width and inner % COLUMNS == 0 and 16 <= length <= LONGEST
+    return known and texts >= FEWEST_TEXTS
+
+
+def run_layer(
+    x_TD: Tensor, weights: tuple[Tensor, ...], lengths_B: Tensor | None, drops: list[Drop], *, length: int,
+    eps: float, into: tuple[Tensor, ...],
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """One layer; `weights` as `layer.Block` orders them, `into` takes (T, 3·D) queries, keys and values, (T, D) their
+    mixture, (T, D) the first norm's output, (T, F) what the GELU is given, and (T, D) the layer's output.
+
+    Returned: for each norm the sum under it, and each row's mean and inverse deviation.
+    """
+    tokens, width = x_TD.shape
+    qkv, mixed, y, inner, z = into
+    sum1, sum2 = torch.empty_like(x_TD), torch.empty_like(x_TD)
+    mean1, rstd1, mean2, rstd2 = torch.empty(4, tokens, dtype=torch.float32, device=x_TD.device).unbind()
+    keys = next((drop.keys_B for drop in drops if drop.keys_B is not None), x_TD)
+    block = max(32, triton.next_power_of_2(length))
+    _narrow_forward[(tokens // length,)](
+        x_TD, *weights, qkv, mixed, sum1, mean1, rstd1, y, inner, sum2, mean2, rstd2, z,
+        x_TD if lengths_B is None else lengths_B, keys, *(drop.site for drop in drops),
+        length, (length + 1) // 2, width**-0.5,
+        drops[0].threshold, drops[0].grow, drops[1].threshold, drops[1].grow, eps,
+        D=width, H=width // 2, F=inner.shape[1], W=COLUMNS, L=block, C=block // 2,
+        RAGGED=lengths_B is not None, ATTENTION_DROP=drops[0].keys_B is not None, DROP=drops[1].keys_B is not None,
+        PRECISION=precision(x_TD.dtype), num_warps=WARPS,
+    )  # fmt: skip
+    return sum1, mean1, rstd1, sum2, mean2, rstd2

@@ -1,0 +1,40 @@
+"""Which words stand at some places: a distribution over the vocabulary, what it says of the right ones, a sample of it.
+
+Shapes: M places, V vocabulary (padded to whole blocks), D width, E embedding size.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from electra.model.heads import MaskedHead
+from electra.objective.corrupt import pad_vocabulary, sample
+
+
+class Words(NamedTuple):
+    """What a head says of words."""
+
+    logits_MV: Tensor
+    nll_M: Tensor
+    """Minus the log-probabilities of the words that stood there."""
+    sampled_M: Tensor | None
+    """Where keys to draw with were given."""
+
+
+def foretell(
+    head: MaskedHead, hidden_MD: Tensor, table_VE: Tensor, gold_M: Tensor, keys_M: Tensor | None = None
+) -> Words:
+    """What the head says of the words at some places, from the encoder's states there."""
+    table_VE, bias_V = pad_vocabulary(table_VE, head.bias)
+    if head.fused and hidden_MD.is_cuda:
+        from electra.kernels.vocabulary import predict
+
+        x_ME = head.states(hidden_MD)
+        return Words(*predict(x_ME, table_VE.to(x_ME.dtype), bias_V.to(x_ME.dtype), gold_M, keys_M))
+    logits_MV = head(hidden_MD, table_VE, bias_V)
+    logp_MV = logits_MV.float().log_softmax(1)
+    nll_M = F.nll_loss(logp_MV, gold_M, reduction="none")
+    return Words(logits_MV, nll_M, None if keys_M is None else sample(logp_MV, keys_M))

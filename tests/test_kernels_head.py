@@ -1,0 +1,57 @@
+"""The discriminator's head in fused kernels against float64, and sums over lines."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+import torch
+from kernel_truth import HERE, Place, everywhere, exact
+
+from electra.kernels import score as scores
+from electra.kernels.sums import sum_lines
+from electra.model.heads import DetectionHead
+
+
+@pytest.mark.parametrize(
+    ("place", "texts", "length", "width", "most"),
+    everywhere((3, 33, 48, 2), (1, 1, 16, 512), (2, 128, 256, 3), (5, 20, 80, 512), half=torch.float16),
+)
+def test_the_head_is_the_plain_one(
+    place: Place, texts: int, length: int, width: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scores, "MOST_PROGRAMS", most)
+    torch.manual_seed(0)
+    head = DetectionHead(width)
+    torch.nn.init.normal_(head.score.bias)
+    head = head.to(place.device, place.dtype)
+    x = place.numbers(texts, length, width, seed=1).requires_grad_()
+    incoming = torch.randn(texts, length, generator=torch.Generator().manual_seed(2))
+    plain, source = deepcopy(head).cpu().double(), exact(x).requires_grad_()
+    want = plain.score(torch.nn.functional.gelu(plain.dense(source))).squeeze(-1)
+    want.backward(incoming.double())
+    got = head._run_fused(x)
+    assert got.dtype == torch.float32
+    place.check(got, want.detach(), roundings=2)
+    got.backward(incoming.to(place.device))
+    assert x.grad is not None and source.grad is not None and x.grad.dtype == place.dtype
+    place.check(x.grad, source.grad, roundings=4)
+    for (name, found), wanted in zip(head.named_parameters(), plain.parameters(), strict=True):
+        assert found.grad is not None and wanted.grad is not None and found.grad.dtype == place.dtype, name
+        place.check(found.grad, wanted.grad, roundings=4)
+
+
+@pytest.mark.parametrize(("groups", "count", "width"), [(1, 1, 1), (3, 5, 40), (2, 300, 33), (1, 128, 96), (4, 129, 7)])
+def test_sums_over_lines(groups: int, count: int, width: int) -> None:
+    lines = torch.randn(groups, count, width, generator=torch.Generator().manual_seed(1)).to(HERE.device)
+    got = sum_lines(lines)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(exact(got), exact(lines).sum(1), rtol=1e-5, atol=1e-5)
+    short = sum_lines(lines.bfloat16(), torch.bfloat16)
+    assert short.dtype == torch.bfloat16
+    torch.testing.assert_close(exact(short), exact(lines.bfloat16()).sum(1), rtol=2**-7, atol=2e-2)
+
+
+def test_lines_that_are_a_part_of_something_wider() -> None:
+    wide = torch.randn(2, 9, 50, generator=torch.Generator().manual_seed(1)).to(HERE.device)
+    assert torch.equal(sum_lines(wide[..., 3:40]), sum_lines(wide[..., 3:40].contiguous()))
