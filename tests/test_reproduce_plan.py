@@ -132,9 +132,17 @@ def test_choices_and_reports_have_seeds_of_their_own() -> None:
 
 def test_gpu_scales_train_on_at_least_200_million_tokens() -> None:
     for scale in ("gpu-10min", "gpu-1h"):
-        first = plan(experiment("efficiency"), SCALES[scale])[0]
-        assert train_flops(first.config).tokens >= 200e6
+        for name in EXPERIMENTS:
+            tokens = {one.name: train_flops(one.config).tokens for one in everything(name, scale)}
+            assert min(tokens.values()) >= 200e6, name
         assert SCALES[scale].fits >= 5 and SCALES[scale].seeds >= 3
+
+
+def test_the_dearest_configuration_gets_the_scale_s_tokens_and_no_more_than_that() -> None:
+    planned = plan(experiment("efficiency"), SCALES["gpu-10min"])
+    tokens = {one.name: one.config.train.steps * 128 * 128 for one in planned}
+    assert min(tokens, key=lambda name: tokens[name]) == "all-tokens-mlm"
+    assert tokens["all-tokens-mlm"] == pytest.approx(SCALES["gpu-10min"].tokens, rel=1e-3)
 
 
 def test_more_configurations_than_fit_are_left_out_and_named() -> None:

@@ -24,7 +24,7 @@ from electra.errors import ConfigError
     type=click.Choice(["flops", "steps", "minutes"]),
     help="What all configurations get alike (default: the experiment's).",
 )
-@click.option("--tokens", type=click.IntRange(1), help="Tokens of the first configuration (default: the scale's).")
+@click.option("--tokens", type=click.IntRange(1), help="Tokens a configuration, at least (default: the scale's).")
 @click.option("--seeds", type=click.IntRange(1), help="Fine-tuning runs a task (default: the scale's).")
 @click.option("--tasks", default="", metavar="NAME,...", help="GLUE tasks (default: the scale's).")
 @click.option("--together", type=click.IntRange(1), help="Configurations side by side on a GPU (default: the scale's).")

@@ -104,6 +104,8 @@ class _Maker:
         self.variants = experiment.grid(base)
         steps = scale.tokens // (base.train.batch_size * base.data.length) if scale.tokens else experiment.paper_steps
         self.steps = steps or base.train.steps
+        if scale.tokens:
+            self._raise_to(self.steps)
 
     def planned(self, variant: Variant) -> Planned:
         steps = self._steps(variant)
@@ -120,6 +122,11 @@ class _Maker:
             for share in self.experiment.checkpoints
         ]
         return Planned(variant=variant, config=config, points=tuple(points))
+
+    def _raise_to(self, least: int) -> None:
+        """Give the first configuration so many steps that the dearest one, too, gets `least` for the same budget."""
+        while (fewest := min(self._steps(variant) for variant in self.variants)) < least:
+            self.steps = max(self.steps + 1, -(-self.steps * least // fewest))
 
     def _steps(self, variant: Variant) -> int:
         whole = max(1, round(self.steps * variant.share))

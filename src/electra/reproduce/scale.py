@@ -22,7 +22,7 @@ class Scale:
     """The network that configurations change; none means the experiment's own, as in the paper."""
     overrides: tuple[str, ...] = ()
     tokens: int = 0
-    """Tokens of the first configuration's run, padding included; 0 means the paper's number of steps."""
+    """Tokens that each configuration trains on at least, padding included; 0 means the paper's number of steps."""
     minutes: float = 0.0
     """Training time of each configuration, where equal time is asked for."""
     warmup: float = 0.0
