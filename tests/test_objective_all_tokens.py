@@ -24,7 +24,7 @@ from electra.finetune.base import load_base
 from electra.interop.models import load_model
 from electra.interop.transfer import export_model
 from electra.objective import copying
-from electra.objective.copying import gate, restore, restoring_loss
+from electra.objective.copying import fused_loss, gate, restore, restoring_loss
 from electra.train.evaluate import evaluate
 from electra.train.telemetry import evaluation_line
 
@@ -98,7 +98,7 @@ def made_up(tokens: int = 23, *, vocab: int = 40, width: int = 6, seed: int = 0)
 
 
 def plain_loss(
-    x: Tensor, table: Tensor, bias: Tensor, copies: Tensor, gold: Tensor, there: Tensor, counted: Tensor
+    x: Tensor, table: Tensor, bias: Tensor, copies: Tensor, gold: Tensor, there: Tensor, counted: Tensor, **_: bool
 ) -> Tensor:
     d = torch.sigmoid(copies)[:, None]
     words = (1 - d) * torch.softmax(x @ table.T + bias, 1) + d * F.one_hot(there, len(table))
@@ -123,6 +123,23 @@ def test_gradients_in_chunks_are_those_of_the_plain_expression(chunk: int, monke
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
     with torch.no_grad():
         torch.testing.assert_close(restoring_loss(*floats, gold, there, counted) * 3, found[0])
+
+
+def test_gradients_of_the_fused_loss_are_those_of_the_plain_expression() -> None:
+    pytest.importorskip("triton", reason="fused kernels need triton")
+    place = "cuda" if torch.cuda.is_available() else "cpu"
+    *floats, gold, there = (tensor.to(place) for tensor in made_up(vocab=256))
+    counted = (torch.arange(23) % 4 != 0).float().to(place)
+    leaves = [t.clone().requires_grad_() for t in floats]
+    value = 3 * fused_loss(*leaves, gold, there == gold, counted)
+    value.backward()
+    exact = [t.double().requires_grad_() for t in floats]
+    wanted = 3 * plain_loss(*exact, gold, there, counted)
+    wanted.backward()
+    torch.testing.assert_close(value.double(), wanted, rtol=1e-4, atol=1e-4)
+    for ours, theirs in zip(leaves, exact, strict=True):
+        assert ours.grad is not None and theirs.grad is not None
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-3, atol=1e-4)
 
 
 def test_what_is_not_counted_gets_no_gradient() -> None:

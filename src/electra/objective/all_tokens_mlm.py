@@ -49,7 +49,8 @@ class AllTokensMLM:
         seen_BL = put_samples(batch, slots, proposal, self.masking)
         told = _read(electra, batch, seen_BL, dropout=True)
         real_M = _real(batch).flatten()
-        main_sum = restoring_loss(*told, batch.ids_BL.flatten().long(), seen_BL.flatten().long(), real_M)
+        fused = cast(CopyHead, electra.discriminator_head).masked.fused
+        main_sum = restoring_loss(*told, batch.ids_BL.flatten().long(), seen_BL.flatten().long(), real_M, fused=fused)
         loss = main_sum / counts[1].clamp(min=1)
         if self.proposer.learns:
             loss = loss + self.weights.mlm_weight * mlm_sum / counts[0].clamp(min=1)
