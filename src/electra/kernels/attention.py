@@ -1,7 +1,8 @@
 """Attention; over short sequences, one program holds all scores of one head of one text.
 
-Shapes: T = B·L tokens, N heads, H head size, L length, C = half of L, columns of the scores in two halves (dropout
-draws one word for an element of each). Queries, keys and values lie side by side in one (T, 3·N·H) array.
+Shapes: T = B·L tokens, N heads, H head size, L length, C = half of L. Queries, keys and values lie side by side in one
+(T, 3·N·H) array. Dropout draws one word for two scores, one in each half of a row; in a program such two stand side by
+side, in one thread.
 """
 
 from __future__ import annotations
@@ -21,120 +22,106 @@ LONGEST = 128
 
 
 @triton.jit
-def _halves(pointer, row_stride, inner_H, rows_C, second, half, length):  # type: ignore[no-untyped-def]
-    """(C, H) twice: the first and the second half of the rows of one (L, H) block."""
-    first_CH = tl.load(pointer + rows_C[:, None] * row_stride + inner_H[None, :], (rows_C < half)[:, None], 0.0)
-    second_CH = tl.load(pointer + second[:, None] * row_stride + inner_H[None, :], (second < length)[:, None], 0.0)
-    return first_CH, second_CH
+def key_of(columns_L, half):  # type: ignore[no-untyped-def]
+    """Which key each column of the scores is: two that share a word of dropout, one of each half, side by side."""
+    return columns_L // 2 + columns_L % 2 * half
 
 
 @triton.jit
-def probabilities(  # type: ignore[no-untyped-def]
-    q_LH, k0_CH, k1_CH, rows_C, second, half, visible, scale, PRECISION: tl.constexpr
-):
-    """Softmax over both halves of the keys."""
-    s0 = tl.dot(q_LH, tl.trans(k0_CH), input_precision=PRECISION) * scale
-    s1 = tl.dot(q_LH, tl.trans(k1_CH), input_precision=PRECISION) * scale
-    s0 = tl.where(((rows_C < half) & (rows_C < visible))[None, :], s0, -1e30)
-    s1 = tl.where((second < visible)[None, :], s1, -1e30)
-    top = tl.maximum(tl.max(s0, 1), tl.max(s1, 1))
-    p0 = tl.exp(s0 - top[:, None])
-    p1 = tl.exp(s1 - top[:, None])
-    total = 1.0 / (tl.sum(p0, 1) + tl.sum(p1, 1))
-    return p0 * total[:, None], p1 * total[:, None]
+def probabilities(q_LH, k_LH, seen_L, scale, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Softmax over the keys that are seen."""
+    s_LL = tl.dot(q_LH, tl.trans(k_LH), input_precision=PRECISION)
+    s_LL = tl.where(seen_L[None, :], s_LL, -1e30)
+    p_LL = tl.exp2((s_LL - tl.max(s_LL, 1)[:, None]) * (scale * 1.4426950408889634))
+    return p_LL * (1.0 / tl.sum(p_LL, 1))[:, None]
+
+
+@triton.jit
+def kept_pairs(words_L, threshold, C: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(L, 2·C) which scores are kept, their columns as `key_of` orders them."""
+    low_LC, high_LC = kept(words_L, tl.arange(0, C), threshold)
+    return tl.interleave(low_LC, high_LC)
 
 
 @triton.jit(do_not_specialize=["site"])
 def _attention_forward(  # type: ignore[no-untyped-def]
     qkv, out, lengths, keys, site, length, half, heads, scale, threshold, grow,
-    H: tl.constexpr, L: tl.constexpr, C: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr,
-    PRECISION: tl.constexpr,
+    H: tl.constexpr, L: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     text = tl.program_id(0) // heads
     head = tl.program_id(0) % heads
     width = heads * H
     inner_H = tl.arange(0, H)
     rows_L = tl.arange(0, L)
-    rows_C = tl.arange(0, C)
-    second = half + rows_C
+    key_L = key_of(rows_L, half)
+    there_L = (rows_L // 2 < half) & (key_L < length)
+    inside = (rows_L < length)[:, None]
     base = qkv + text.to(tl.int64) * length * 3 * width + head * H
-    q_LH = tl.load(base + rows_L[:, None] * (3 * width) + inner_H[None, :], (rows_L < length)[:, None], 0.0)
-    k0, k1 = _halves(base + width, 3 * width, inner_H, rows_C, second, half, length)
-    v0, v1 = _halves(base + 2 * width, 3 * width, inner_H, rows_C, second, half, length)
+    pair = base + key_L[:, None] * (3 * width) + inner_H[None, :]
+    q_LH = tl.load(base + rows_L[:, None] * (3 * width) + inner_H[None, :], inside, 0.0)
+    k_LH = tl.load(pair + width, there_L[:, None], 0.0)
+    v_LH = tl.load(pair + 2 * width, there_L[:, None], 0.0)
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
-    p0, p1 = probabilities(q_LH, k0, k1, rows_C, second, half, visible, scale, PRECISION)
+    p_LL = probabilities(q_LH, k_LH, there_L & (key_L < visible), scale, PRECISION)
     if DROP:
         words_L = row_words(tl.load(keys + text), site, head * length + rows_L)
-        keep0, keep1 = kept(words_L, rows_C, threshold)
-        p0 = tl.where(keep0, p0 * grow, 0.0)
-        p1 = tl.where(keep1, p1 * grow, 0.0)
-    mixed_LH = tl.dot(p0.to(v0.dtype), v0, input_precision=PRECISION)
-    mixed_LH += tl.dot(p1.to(v1.dtype), v1, input_precision=PRECISION)
+        p_LL = tl.where(kept_pairs(words_L, threshold, L // 2), p_LL * grow, 0.0)
+    mixed_LH = tl.dot(p_LL.to(v_LH.dtype), v_LH, input_precision=PRECISION)
     target = out + text.to(tl.int64) * length * width + head * H
-    tl.store(target + rows_L[:, None] * width + inner_H[None, :], mixed_LH.to(q_LH.dtype), (rows_L < length)[:, None])
+    tl.store(target + rows_L[:, None] * width + inner_H[None, :], mixed_LH.to(q_LH.dtype), inside)
 
 
 @triton.jit(do_not_specialize=["site"])
 def _attention_backward(  # type: ignore[no-untyped-def]
     qkv, gradient, sums, lengths, keys, site, length, half, heads, scale, threshold, grow,
-    H: tl.constexpr, L: tl.constexpr, C: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr,
-    PRECISION: tl.constexpr,
+    H: tl.constexpr, L: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     text = tl.program_id(0) // heads
     head = tl.program_id(0) % heads
     width = heads * H
     inner_H = tl.arange(0, H)
     rows_L = tl.arange(0, L)
-    rows_C = tl.arange(0, C)
-    second = half + rows_C
+    key_L = key_of(rows_L, half)
+    there_L = (rows_L // 2 < half) & (key_L < length)
+    inside = (rows_L < length)[:, None]
     base = qkv + text.to(tl.int64) * length * 3 * width + head * H
-    inside_L = (rows_L < length)[:, None]
-    inside_C0 = (rows_C < half)[:, None]
-    inside_C1 = (second < length)[:, None]
-    q_LH = tl.load(base + rows_L[:, None] * (3 * width) + inner_H[None, :], inside_L, 0.0)
-    k0, k1 = _halves(base + width, 3 * width, inner_H, rows_C, second, half, length)
-    v0, v1 = _halves(base + 2 * width, 3 * width, inner_H, rows_C, second, half, length)
+    pair = base + key_L[:, None] * (3 * width) + inner_H[None, :]
     incoming = gradient + text.to(tl.int64) * length * width + head * H
-    do_LH = tl.load(incoming + rows_L[:, None] * width + inner_H[None, :], inside_L, 0.0)
+    q_LH = tl.load(base + rows_L[:, None] * (3 * width) + inner_H[None, :], inside, 0.0)
+    k_LH = tl.load(pair + width, there_L[:, None], 0.0)
+    v_LH = tl.load(pair + 2 * width, there_L[:, None], 0.0)
+    do_LH = tl.load(incoming + rows_L[:, None] * width + inner_H[None, :], inside, 0.0)
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
-    p0, p1 = probabilities(q_LH, k0, k1, rows_C, second, half, visible, scale, PRECISION)
-    d0 = tl.dot(do_LH, tl.trans(v0), input_precision=PRECISION)
-    d1 = tl.dot(do_LH, tl.trans(v1), input_precision=PRECISION)
+    kind = q_LH.dtype
+    p_LL = probabilities(q_LH, k_LH, there_L & (key_L < visible), scale, PRECISION)
+    d_LL = tl.dot(do_LH, tl.trans(v_LH), input_precision=PRECISION)
     if DROP:
         words_L = row_words(tl.load(keys + text), site, head * length + rows_L)
-        keep0, keep1 = kept(words_L, rows_C, threshold)
-        d0 = tl.where(keep0, d0 * grow, 0.0)
-        d1 = tl.where(keep1, d1 * grow, 0.0)
-        mixing0 = tl.where(keep0, p0 * grow, 0.0).to(q_LH.dtype)
-        mixing1 = tl.where(keep1, p1 * grow, 0.0).to(q_LH.dtype)
+        keep_LL = kept_pairs(words_L, threshold, L // 2)
+        d_LL = tl.where(keep_LL, d_LL * grow, 0.0)
+        mixing_LL = tl.where(keep_LL, p_LL * grow, 0.0).to(kind)
     else:
-        mixing0 = p0.to(q_LH.dtype)
-        mixing1 = p1.to(q_LH.dtype)
-    dv0 = tl.dot(tl.trans(mixing0), do_LH, input_precision=PRECISION)
-    dv1 = tl.dot(tl.trans(mixing1), do_LH, input_precision=PRECISION)
-    delta_L = tl.sum(p0 * d0, 1) + tl.sum(p1 * d1, 1)
-    s0 = (p0 * (d0 - delta_L[:, None]) * scale).to(q_LH.dtype)
-    s1 = (p1 * (d1 - delta_L[:, None]) * scale).to(q_LH.dtype)
-    dq = tl.dot(s0, k0, input_precision=PRECISION)
-    dq += tl.dot(s1, k1, input_precision=PRECISION)
-    dk0 = tl.dot(tl.trans(s0), q_LH, input_precision=PRECISION)
-    dk1 = tl.dot(tl.trans(s1), q_LH, input_precision=PRECISION)
+        mixing_LL = p_LL.to(kind)
+    dv_LH = tl.dot(tl.trans(mixing_LL), do_LH, input_precision=PRECISION)
+    delta_L = tl.sum(p_LL * d_LL, 1)
+    s_LL = (p_LL * (d_LL - delta_L[:, None]) * scale).to(kind)
+    dq_LH = tl.dot(s_LL, k_LH, input_precision=PRECISION)
+    dk_LH = tl.dot(tl.trans(s_LL), q_LH, input_precision=PRECISION)
     # Each program has read all that it overwrites.
     tl.debug_barrier()
-    tl.store(base + rows_L[:, None] * (3 * width) + inner_H[None, :], dq.to(q_LH.dtype), inside_L)
-    tl.store(base + width + rows_C[:, None] * (3 * width) + inner_H[None, :], dk0.to(q_LH.dtype), inside_C0)
-    tl.store(base + width + second[:, None] * (3 * width) + inner_H[None, :], dk1.to(q_LH.dtype), inside_C1)
-    tl.store(base + 2 * width + rows_C[:, None] * (3 * width) + inner_H[None, :], dv0.to(q_LH.dtype), inside_C0)
-    tl.store(base + 2 * width + second[:, None] * (3 * width) + inner_H[None, :], dv1.to(q_LH.dtype), inside_C1)
-    # Rows past the end have no gradient, so nothing need be left out of the sums.
+    tl.store(base + rows_L[:, None] * (3 * width) + inner_H[None, :], dq_LH.to(kind), inside)
+    tl.store(pair + width, dk_LH.to(kind), there_L[:, None])
+    tl.store(pair + 2 * width, dv_LH.to(kind), there_L[:, None])
+    # Rows past the end have no gradient, so nothing need be left out of the sums. Over the keys it is zero: what is
+    # added to all of them changes no softmax.
     row = sums + text * 3 * width + head * H + inner_H
-    tl.store(row, tl.sum(dq, 0))
-    tl.store(row + width, tl.sum(dk0 + dk1, 0))
-    tl.store(row + 2 * width, tl.sum(dv0 + dv1, 0))
+    tl.store(row, tl.sum(dq_LH, 0))
+    tl.store(row + width, tl.zeros([H], tl.float32))
+    tl.store(row + 2 * width, tl.sum(dv_LH, 0))
 
 
 def attend(
@@ -176,7 +163,6 @@ def _constants(qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: 
     return {
         "H": qkv_TW.shape[1] // 3 // heads,
         "L": block,
-        "C": block // 2,
         "RAGGED": lengths_B is not None,
         "DROP": drop.keys_B is not None,
         "PRECISION": precision(qkv_TW.dtype),

@@ -4,8 +4,8 @@ Layers as narrow as a generator's leave the chip idle between launches, and a te
 What the way back needs is written out; the way back itself, wider layers and longer or few texts take the pieces that
 `layer` and `stack` are made of. The plain twin is `model.layers.Layer`.
 
-Shapes: T = B·L tokens, D width, H half of it (dropout draws one word for an element of each), C half of the
-length, F inner width, W columns of it at a time.
+Shapes: T = B·L tokens, D width, H half of it (dropout draws one word for an element of each), F inner width, W columns
+of it at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.attention import LONGEST, probabilities
+from electra.kernels.attention import LONGEST, kept_pairs, key_of, probabilities
 from electra.kernels.gelu import gelu_of
 from electra.kernels.hashing import Drop, kept, precision, row_words
 
@@ -72,47 +72,37 @@ def _narrow_forward(  # type: ignore[no-untyped-def]
     lengths, keys, site0, site1, site2, length, half, scale,
     attention_threshold, attention_grow, threshold, grow, eps,
     D: tl.constexpr, H: tl.constexpr, F: tl.constexpr, W: tl.constexpr, L: tl.constexpr,
-    C: tl.constexpr, RAGGED: tl.constexpr, ATTENTION_DROP: tl.constexpr, DROP: tl.constexpr,
+    RAGGED: tl.constexpr, ATTENTION_DROP: tl.constexpr, DROP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     kind: tl.constexpr = z.dtype.element_ty
     text = tl.program_id(0)
     first = text.to(tl.int64) * length
     rows_L = tl.arange(0, L)
-    rows_C = tl.arange(0, C)
-    second = half + rows_C
+    key_L = key_of(rows_L, half)
+    there_L = (rows_L // 2 < half) & (key_L < length)
     all_D = tl.arange(0, D)
     half_H = tl.arange(0, H)
     inside = (rows_L < length)[:, None]
-    in0 = (rows_C < half)[:, None]
-    in1 = (second < length)[:, None]
     base = x + first * D + all_D[None, :]
     x_LD = tl.load(base + rows_L[:, None] * D, inside, 0.0)
-    a_CD = tl.load(base + rows_C[:, None] * D, in0, 0.0)
-    b_CD = tl.load(base + second[:, None] * D, in1, 0.0)
+    pairs_LD = tl.load(base + key_L[:, None] * D, there_L[:, None], 0.0)
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
     q = _linear(x_LD, qkv_w, qkv_b, all_D, all_D, D, PRECISION).to(kind)
-    k0 = _linear(a_CD, qkv_w, qkv_b, D + all_D, all_D, D, PRECISION).to(kind)
-    k1 = _linear(b_CD, qkv_w, qkv_b, D + all_D, all_D, D, PRECISION).to(kind)
-    v0 = _linear(a_CD, qkv_w, qkv_b, 2 * D + all_D, all_D, D, PRECISION).to(kind)
-    v1 = _linear(b_CD, qkv_w, qkv_b, 2 * D + all_D, all_D, D, PRECISION).to(kind)
+    k = _linear(pairs_LD, qkv_w, qkv_b, D + all_D, all_D, D, PRECISION).to(kind)
+    v = _linear(pairs_LD, qkv_w, qkv_b, 2 * D + all_D, all_D, D, PRECISION).to(kind)
     here = qkv + first * 3 * D + all_D[None, :]
     tl.store(here + rows_L[:, None] * (3 * D), q, inside)
-    tl.store(here + D + rows_C[:, None] * (3 * D), k0, in0)
-    tl.store(here + D + second[:, None] * (3 * D), k1, in1)
-    tl.store(here + 2 * D + rows_C[:, None] * (3 * D), v0, in0)
-    tl.store(here + 2 * D + second[:, None] * (3 * D), v1, in1)
+    tl.store(here + D + key_L[:, None] * (3 * D), k, there_L[:, None])
+    tl.store(here + 2 * D + key_L[:, None] * (3 * D), v, there_L[:, None])
     # Rows past the end are the bias alone, and nobody sees them.
-    p0, p1 = probabilities(q, k0, k1, rows_C, second, half, visible, scale, PRECISION)
+    p = probabilities(q, k, there_L & (key_L < visible), scale, PRECISION)
     if ATTENTION_DROP:
         words_L = row_words(tl.load(keys + text), site0, rows_L)
-        keep0, keep1 = kept(words_L, rows_C, attention_threshold)
-        p0 = tl.where(keep0, p0 * attention_grow, 0.0)
-        p1 = tl.where(keep1, p1 * attention_grow, 0.0)
-    m = tl.dot(p0.to(kind), v0, input_precision=PRECISION)
-    m = tl.dot(p1.to(kind), v1, m, input_precision=PRECISION).to(kind)
+        p = tl.where(kept_pairs(words_L, attention_threshold, L // 2), p * attention_grow, 0.0)
+    m = tl.dot(p.to(kind), v, input_precision=PRECISION).to(kind)
     tl.store(mixed + first * D + rows_L[:, None] * D + all_D[None, :], m, inside)
     f0 = _linear(m, out_w, out_b, half_H, all_D, D, PRECISION)
     f1 = _linear(m, out_w, out_b, H + half_H, all_D, D, PRECISION)
@@ -172,7 +162,7 @@ def run_layer(
         x_TD if lengths_B is None else lengths_B, keys, *(drop.site for drop in drops),
         length, (length + 1) // 2, width**-0.5,
         drops[0].threshold, drops[0].grow, drops[1].threshold, drops[1].grow, eps,
-        D=width, H=width // 2, F=inner.shape[1], W=COLUMNS, L=block, C=block // 2,
+        D=width, H=width // 2, F=inner.shape[1], W=COLUMNS, L=block,
         RAGGED=lengths_B is not None, ATTENTION_DROP=drops[0].keys_B is not None, DROP=drops[1].keys_B is not None,
         PRECISION=precision(x_TD.dtype), num_warps=WARPS,
     )  # fmt: skip
