@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: two test processes share two cores
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -15,6 +16,9 @@ from hypothesis import settings
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton: fused kernels run as NumPy
+
+# A shell that starts the tests in the background has Ctrl-C ignored, and what they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("electra", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("electra")
