@@ -53,6 +53,13 @@ def kept(words_R, columns_C, threshold):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def kept_rows(words_R, threshold, C: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(R, 2·C) which elements of whole rows are kept."""
+    low_RC, high_RC = kept(words_R, tl.arange(0, C), threshold)
+    return tl.join(low_RC, high_RC).permute(0, 2, 1).reshape(words_R.shape[0], 2 * C)
+
+
+@triton.jit
 def _mix_all(words, out, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mixed = mix(word(tl.load(words + place, place < count, 0)))

@@ -4,8 +4,7 @@ Layers as narrow as a generator's leave the chip idle between launches, and a te
 What the way back needs is written out; the way back itself, wider layers and longer or few texts take the pieces that
 `layer` and `stack` are made of. The plain twin is `model.layers.Layer`.
 
-Shapes: T = B·L tokens, D width, H half of it (dropout draws one word for an element of each), F inner width, W columns
-of it at a time.
+Shapes: T = B·L tokens, D width, F inner width, W columns of it at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from electra.kernels.attention import LONGEST, kept_pairs, key_of, probabilities
 from electra.kernels.gelu import gelu_of
-from electra.kernels.hashing import Drop, kept, precision, row_words
+from electra.kernels.hashing import Drop, kept_rows, precision, row_words
 
 WIDTHS = (32, 64)
 """Layers of one head. With several, what Triton 3.6 makes of the kernel is wrong on a GPU, or fails."""
@@ -36,33 +35,24 @@ def _linear(x, weight, bias, rows, columns, stride, PRECISION: tl.constexpr):  #
 
 @triton.jit
 def _drop_add_norm(  # type: ignore[no-untyped-def]
-    f0, f1, residual, summed, out, mean, rstd, gamma, beta, words_L, rows_L, place, inside, threshold, grow, eps,
-    H: tl.constexpr, DROP: tl.constexpr,
+    f, residual, summed, out, mean, rstd, gamma, beta, words_L, rows_L, place, inside, threshold, grow, eps,
+    D: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
-    """Dropout, residual and norm of a text; both halves of its rows in the compute type, as written to `out`."""
+    """Dropout, residual and norm of a text; its rows in the compute type, as written to `out`."""
     kind = out.dtype.element_ty
-    half_H = tl.arange(0, H)
+    all_D = tl.arange(0, D)
     if DROP:
-        keep0, keep1 = kept(words_L, half_H, threshold)
-        f0 = tl.where(keep0, f0 * grow, 0.0)
-        f1 = tl.where(keep1, f1 * grow, 0.0)
-    f0 += tl.load(residual + place, inside, 0.0).to(tl.float32)
-    f1 += tl.load(residual + place + H, inside, 0.0).to(tl.float32)
-    tl.store(summed + place, f0.to(kind), inside)
-    tl.store(summed + place + H, f1.to(kind), inside)
-    mean_L = (tl.sum(f0, 1) + tl.sum(f1, 1)) / (2 * H)
-    f0 = f0 - mean_L[:, None]
-    f1 = f1 - mean_L[:, None]
-    rstd_L = tl.rsqrt((tl.sum(f0 * f0, 1) + tl.sum(f1 * f1, 1)) / (2 * H) + eps)
-    f0 = f0 * rstd_L[:, None] * tl.load(gamma + half_H)[None, :] + tl.load(beta + half_H)[None, :]
-    f1 = f1 * rstd_L[:, None] * tl.load(gamma + H + half_H)[None, :] + tl.load(beta + H + half_H)[None, :]
-    y0 = f0.to(kind)
-    y1 = f1.to(kind)
-    tl.store(out + place, y0, inside)
-    tl.store(out + place + H, y1, inside)
+        f = tl.where(kept_rows(words_L, threshold, D // 2), f * grow, 0.0)
+    f += residual.to(tl.float32)
+    tl.store(summed + place, f.to(kind), inside)
+    mean_L = tl.sum(f, 1) / D
+    f = f - mean_L[:, None]
+    rstd_L = tl.rsqrt(tl.sum(f * f, 1) / D + eps)
+    y = (f * rstd_L[:, None] * tl.load(gamma + all_D)[None, :] + tl.load(beta + all_D)[None, :]).to(kind)
+    tl.store(out + place, y, inside)
     tl.store(mean + rows_L, mean_L, rows_L >= 0)
     tl.store(rstd + rows_L, rstd_L, rows_L >= 0)
-    return y0, y1
+    return y
 
 
 @triton.jit(do_not_specialize=["site0", "site1", "site2"])
@@ -71,7 +61,7 @@ def _narrow_forward(  # type: ignore[no-untyped-def]
     qkv, mixed, sum1, mean1, rstd1, y, inner, sum2, mean2, rstd2, z,
     lengths, keys, site0, site1, site2, length, half, scale,
     attention_threshold, attention_grow, threshold, grow, eps,
-    D: tl.constexpr, H: tl.constexpr, F: tl.constexpr, W: tl.constexpr, L: tl.constexpr,
+    D: tl.constexpr, F: tl.constexpr, W: tl.constexpr, L: tl.constexpr,
     RAGGED: tl.constexpr, ATTENTION_DROP: tl.constexpr, DROP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -82,7 +72,6 @@ def _narrow_forward(  # type: ignore[no-untyped-def]
     key_L = key_of(rows_L, half)
     there_L = (rows_L // 2 < half) & (key_L < length)
     all_D = tl.arange(0, D)
-    half_H = tl.arange(0, H)
     inside = (rows_L < length)[:, None]
     base = x + first * D + all_D[None, :]
     x_LD = tl.load(base + rows_L[:, None] * D, inside, 0.0)
@@ -104,35 +93,28 @@ def _narrow_forward(  # type: ignore[no-untyped-def]
         p = tl.where(kept_pairs(words_L, attention_threshold, L // 2), p * attention_grow, 0.0)
     m = tl.dot(p.to(kind), v, input_precision=PRECISION).to(kind)
     tl.store(mixed + first * D + rows_L[:, None] * D + all_D[None, :], m, inside)
-    f0 = _linear(m, out_w, out_b, half_H, all_D, D, PRECISION)
-    f1 = _linear(m, out_w, out_b, H + half_H, all_D, D, PRECISION)
-    place = first * D + rows_L[:, None] * D + half_H[None, :]
+    f = _linear(m, out_w, out_b, all_D, all_D, D, PRECISION)
+    place = first * D + rows_L[:, None] * D + all_D[None, :]
     tokens_L = tl.where(rows_L < length, first + rows_L, -1)
     words_L = rows_L
     if DROP:
         words_L = row_words(tl.load(keys + text), site1, rows_L)
-    y0, y1 = _drop_add_norm(
-        f0, f1, x, sum1, y, mean1, rstd1, gamma1, beta1, words_L, tokens_L, place, inside, threshold, grow, eps, H, DROP
+    y_LD = _drop_add_norm(
+        f, x_LD, sum1, y, mean1, rstd1, gamma1, beta1, words_L, tokens_L, place, inside, threshold, grow, eps, D, DROP
     )
-    f0 = tl.zeros([L, H], tl.float32) + tl.load(down_b + half_H).to(tl.float32)[None, :]
-    f1 = tl.zeros([L, H], tl.float32) + tl.load(down_b + H + half_H).to(tl.float32)[None, :]
+    f = tl.zeros([L, D], tl.float32) + tl.load(down_b + all_D).to(tl.float32)[None, :]
     inner_W = tl.arange(0, W)
     wide = first * F + rows_L[:, None] * F + inner_W[None, :]
     for start in range(0, F, W):
-        up_WH = up_w + (start + inner_W)[:, None] * D + half_H[None, :]
-        u = tl.dot(y0, tl.trans(tl.load(up_WH)), input_precision=PRECISION)
-        u = tl.dot(y1, tl.trans(tl.load(up_WH + H)), u, input_precision=PRECISION)
-        u += tl.load(up_b + start + inner_W).to(tl.float32)[None, :]
+        u = _linear(y_LD, up_w, up_b, start + inner_W, all_D, D, PRECISION)
         tl.store(inner + wide + start, u.to(kind), inside)
         a = gelu_of(u, kind).to(kind)
-        down_HW = down_w + half_H[:, None] * F + (start + inner_W)[None, :]
-        f0 = tl.dot(a, tl.trans(tl.load(down_HW)), f0, input_precision=PRECISION)
-        f1 = tl.dot(a, tl.trans(tl.load(down_HW + H * F)), f1, input_precision=PRECISION)
+        down_DW = down_w + all_D[:, None] * F + (start + inner_W)[None, :]
+        f = tl.dot(a, tl.trans(tl.load(down_DW)), f, input_precision=PRECISION)
     if DROP:
         words_L = row_words(tl.load(keys + text), site2, rows_L)
-    tl.debug_barrier()  # the norm reads again what this program has written
     _drop_add_norm(
-        f0, f1, y, sum2, z, mean2, rstd2, gamma2, beta2, words_L, tokens_L, place, inside, threshold, grow, eps, H, DROP
+        f, y_LD, sum2, z, mean2, rstd2, gamma2, beta2, words_L, tokens_L, place, inside, threshold, grow, eps, D, DROP
     )
 
 
@@ -162,7 +144,7 @@ def run_layer(
         x_TD if lengths_B is None else lengths_B, keys, *(drop.site for drop in drops),
         length, (length + 1) // 2, width**-0.5,
         drops[0].threshold, drops[0].grow, drops[1].threshold, drops[1].grow, eps,
-        D=width, H=width // 2, F=inner.shape[1], W=COLUMNS, L=block,
+        D=width, F=inner.shape[1], W=COLUMNS, L=block,
         RAGGED=lengths_B is not None, ATTENTION_DROP=drops[0].keys_B is not None, DROP=drops[1].keys_B is not None,
         PRECISION=precision(x_TD.dtype), num_warps=WARPS,
     )  # fmt: skip
