@@ -15,7 +15,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from electra.kernels import gelu as gelus
-from electra.kernels.gelu import gelu_of, slope_of
+from electra.kernels.gelu import slope_of
 from electra.kernels.hashing import precision
 
 NARROWEST, WIDEST = 128, 256
@@ -30,7 +30,7 @@ WARPS, REGISTERS = 8, 128
 @triton.jit
 def _down_backward(  # type: ignore[no-untyped-def]
     d_down, down, inner, d_inner, sums, width, columns,
-    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, REPLACE: tl.constexpr, PRECISION: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     tiles = tl.cdiv(columns, N)
     line = tl.program_id(0) // tiles
@@ -43,8 +43,6 @@ def _down_backward(  # type: ignore[no-untyped-def]
     kind: tl.constexpr = inner.dtype
     du = du * slope_of(x, kind)
     d_inner.store([m, n], du.to(kind))
-    if REPLACE:
-        inner.store([m, n], gelu_of(x, kind).to(kind))
     columns_N = n + tl.arange(0, N)
     # Rows past the end have no gradient.
     tl.store(sums + line.to(tl.int64) * columns + columns_N, tl.sum(du, 0), columns_N < columns)
@@ -56,17 +54,15 @@ def programs(tokens: int, width: int, columns: int) -> int:
     return lines
 
 
-def down_backward(
-    d_down_TD: Tensor, down_DF: Tensor, inner_TF: Tensor, d_inner_TF: Tensor, sums_PF: Tensor, *, replace: bool
-) -> None:
-    """Fill `d_inner_TF` with the gradient before the GELU; `inner_TF` gets its output where that is asked.
+def down_backward(d_down_TD: Tensor, down_DF: Tensor, inner_TF: Tensor, d_inner_TF: Tensor, sums_PF: Tensor) -> None:
+    """Fill `d_inner_TF` with the gradient before the GELU, which was given `inner_TF`.
 
     `sums_PF` gets, line by line, what adds up to the bias gradient.
     """
     width, columns = down_DF.shape
     if not _fits(width, columns):
         torch.mm(d_down_TD, down_DF, out=d_inner_TF)
-        gelus.gelu_backward(inner_TF, d_inner_TF, sums_PF, replace=replace)
+        gelus.gelu_backward(inner_TF, d_inner_TF, sums_PF)
         return
     deep = DEEP // d_down_TD.element_size()
     _down_backward[(len(sums_PF) * triton.cdiv(columns, COLUMNS),)](
@@ -75,7 +71,7 @@ def down_backward(
         TensorDescriptor.from_tensor(inner_TF, [ROWS, COLUMNS]),
         TensorDescriptor.from_tensor(d_inner_TF, [ROWS, COLUMNS]),
         sums_PF, width, columns,
-        M=ROWS, N=COLUMNS, K=deep, REPLACE=replace, PRECISION=precision(d_down_TD.dtype),
+        M=ROWS, N=COLUMNS, K=deep, PRECISION=precision(d_down_TD.dtype),
         num_warps=WARPS, maxnreg=REGISTERS,
     )  # fmt: skip
 

@@ -97,7 +97,7 @@ def _gelu_forward(inner, out, count, BLOCK: tl.constexpr):  # type: ignore[no-un
 
 @triton.jit
 def _gelu_backward(  # type: ignore[no-untyped-def]
-    inner, gradient, sums, tokens, width, steps, R: tl.constexpr, C: tl.constexpr, REPLACE: tl.constexpr
+    inner, gradient, sums, tokens, width, steps, R: tl.constexpr, C: tl.constexpr
 ):
     columns_C = tl.program_id(1) * C + tl.arange(0, C)
     bias_RC = tl.zeros([R, C], tl.float32)
@@ -108,8 +108,6 @@ def _gelu_backward(  # type: ignore[no-untyped-def]
         place = rows_R.to(tl.int64)[:, None] * width + columns_C[None, :]
         x = tl.load(inner + place, inside, 0.0).to(tl.float32)
         du = tl.load(gradient + place, inside, 0.0).to(tl.float32) * slope_of(x, kind)
-        if REPLACE:
-            tl.store(inner + place, gelu_of(x, kind).to(kind), inside)
         tl.store(gradient + place, du.to(kind), inside)
         bias_RC += du
     line = sums + tl.program_id(0).to(tl.int64) * width
@@ -127,17 +125,15 @@ def programs(tokens: int) -> int:
     return lines
 
 
-def gelu_backward(inner_TF: Tensor, gradient_TF: Tensor, sums_PF: Tensor, *, replace: bool) -> None:
-    """Overwrite `gradient_TF` with the gradient before the GELU, and `inner_TF` with its output where that is asked.
+def gelu_backward(inner_TF: Tensor, gradient_TF: Tensor, sums_PF: Tensor) -> None:
+    """Overwrite `gradient_TF` with the gradient before the GELU, which was given `inner_TF`.
 
     `sums_PF` gets, line by line, what adds up to the bias gradient.
     """
     tokens, width = inner_TF.shape
     columns = 128 if width > 256 else 64
     grid = (len(sums_PF), triton.cdiv(width, columns))
-    _gelu_backward[grid](
-        inner_TF, gradient_TF, sums_PF, tokens, width, _steps(tokens), R=ROWS, C=columns, REPLACE=replace, num_warps=4
-    )
+    _gelu_backward[grid](inner_TF, gradient_TF, sums_PF, tokens, width, _steps(tokens), R=ROWS, C=columns, num_warps=4)
 
 
 def _steps(tokens: int) -> int:

@@ -1,4 +1,4 @@
-"""One post-norm transformer layer forwards: what the stack is made of, and what its way back keeps of it.
+"""One post-norm transformer layer, there and back: what the stack is made of, and what its way back keeps of it.
 
 Shapes: T tokens, D width, W = 3·D, F inner width, K layers.
 """
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from electra.kernels import gelu as gelus
-from electra.kernels import narrow
+from electra.kernels import narrow, narrow_back
 from electra.kernels import norm as norms
-from electra.kernels.attention import attend
+from electra.kernels.attention import attend, attend_backward
+from electra.kernels.down import down_backward, programs
 from electra.kernels.hashing import Drop, drop_at
 
 
@@ -57,7 +58,7 @@ class Rooms(NamedTuple):
     y_KTD: Tensor
     inner_KTF: Tensor
     active_KTF: Tensor
-    """The GELU's output; `inner_KTF` itself where the way back puts it there."""
+    """The GELU's output; `inner_KTF` itself where the way back of a whole layer in one kernel puts it there."""
 
     def of(self, number: int) -> Rooms:
         """One layer's part of each."""
@@ -74,6 +75,23 @@ class Kept(NamedTuple):
     sum2: Tensor
     mean2: Tensor
     rstd2: Tensor
+
+
+class Spent(NamedTuple):
+    """Gradients that products of weights read: after the second product, before the GELU, after attention's product."""
+
+    d_down: Tensor
+    d_inner: Tensor
+    d_out: Tensor
+
+
+class Lines(NamedTuple):
+    """What adds up to the gradients of vectors: each norm's weights with the bias before it, the other biases."""
+
+    norm1: Tensor
+    norm2: Tensor
+    up: Tensor
+    qkv: Tensor
 
 
 def make_rooms(like: Tensor, layers: int, tokens: int, inner: int, *, fused: bool) -> Rooms:
@@ -106,6 +124,45 @@ def run_layer(
     sum2 = torch.addmm(block.down_bias, active, block.down.t())
     norm2 = norms.add_norm(sum2, y, block.gamma2, block.beta2, drops[2], length=length, eps=plan.eps, out=out)
     return Kept(level, sum1, *norm1, sum2, *norm2)
+
+
+def go_back(
+    gradient_TD: Tensor, block: Block, rooms: Rooms, kept: Kept, spent: Spent, lines: Lines, lengths_B: Tensor | None,
+    drops: list[Drop], plan: Plan, *, length: int, fused: bool,
+) -> Tensor:  # fmt: skip
+    """The gradient of the layer's input; fills `spent` and `lines`, and overwrites what was kept.
+
+    `rooms` then hold the gradients of queries, keys and values, and the GELU's output.
+    """
+    d_down, d_inner, d_out = spent
+    if fused:
+        held = (rooms.qkv_KTW, rooms.inner_KTF, *kept[1:])
+        return narrow_back.run_backward(gradient_TD, block, held, lengths_B, drops, spent, lines, length=length)
+    norms.add_norm_backward(
+        gradient_TD, kept.sum2, kept.mean2, kept.rstd2, block.gamma2, drops[2], d_down, lines.norm2, length=length
+    )
+    down_backward(d_down, block.down, rooms.inner_KTF, d_inner, lines.up)
+    kept.sum2.addmm_(d_inner, block.up)
+    norms.add_norm_backward(
+        kept.sum2, kept.sum1, kept.mean1, kept.rstd1, block.gamma1, drops[1], d_out, lines.norm1, length=length
+    )
+    attend_backward(
+        rooms.qkv_KTW, d_out @ block.out, rooms.mixed_KTD, kept.level, lengths_B, drops[0], lines.qkv,
+        length=length, heads=plan.heads,
+    )  # fmt: skip
+    return kept.sum1.addmm_(rooms.qkv_KTW, block.qkv)
+
+
+def make_lines(like: Tensor, layers: int, texts: int, tokens: int, inner: int, *, fused: bool) -> Lines:
+    """Places for the lines of so many layers."""
+    width = like.shape[-1]
+
+    def room(lines: int, columns: int) -> Tensor:
+        return torch.empty(layers, lines, columns, dtype=torch.float32, device=like.device)
+
+    norm = texts if fused else norms.programs(tokens, width)
+    up = texts if fused else programs(tokens, width, inner)
+    return Lines(room(norm, 3 * width), room(norm, 3 * width), room(up, inner), room(texts, 3 * width))
 
 
 def drops_of(keys_B: Tensor | None, plan: Plan, number: int) -> list[Drop]:

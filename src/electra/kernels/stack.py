@@ -15,10 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from electra.kernels import down, narrow
-from electra.kernels import norm as norms
-from electra.kernels.attention import attend_backward
-from electra.kernels.layer import Block, Kept, Plan, drops_of, make_rooms, run_layer
+from electra.kernels import narrow
+from electra.kernels.layer import Block, Kept, Lines, Plan, Spent, drops_of, go_back, make_lines, make_rooms, run_layer
 from electra.kernels.sums import sum_lines
 
 TOGETHER = 2**22
@@ -90,20 +88,13 @@ class _Stack(torch.autograd.Function):
         def room(*shape: int) -> Tensor:
             return torch.empty(shape, dtype=gradient.dtype, device=gradient.device)
 
-        def sums(*shape: int) -> Tensor:
-            return torch.empty(shape, dtype=torch.float32, device=gradient.device)
-
-        d_out_KTD, d_down_KTD = room(together, tokens, width), room(together, tokens, width)
-        d_inner_KTF = room(together, tokens, inner)
+        spent = Spent(room(together, tokens, width), room(together, tokens, inner), room(together, tokens, width))
         qkv_KWD, out_KDD = room(layers, 3 * width, width), room(layers, width, width)
         up_KFD, down_KDF = room(layers, inner, width), room(layers, width, inner)
-        # One line a program, summed once for all layers at the end.
-        qkv_sums = sums(layers, texts, 3 * width)
-        norm_sums = sums(2 * layers, norms.programs(tokens, width), 3 * width)
-        gelu_sums = sums(layers, down.programs(tokens, width, inner), inner)
+        # Summed once for all layers at the end.
+        lines = make_lines(gradient, layers, texts, tokens, inner, fused=ctx.fused)
         for number in reversed(range(layers)):
-            block, drops = blocks[number], drops_of(ctx.keys_B, plan, number)
-            qkv, _, _, inner_TF, _ = here = rooms.of(number)
+            block, drops, here = blocks[number], drops_of(ctx.keys_B, plan, number), rooms.of(number)
             if plan.recompute:
                 kept = run_layer(
                     x_KTD[number], block, here, ctx.lengths_B, drops, plan,
@@ -111,41 +102,28 @@ class _Stack(torch.autograd.Function):
                 )  # fmt: skip
             else:
                 kept = ctx.kept.pop()
-            d_out, d_down, d_inner = (array[number % together] for array in (d_out_KTD, d_down_KTD, d_inner_KTF))
-            norms.add_norm_backward(
-                gradient, kept.sum2, kept.mean2, kept.rstd2, block.gamma2, drops[2], d_down,
-                norm_sums[2 * number + 1], length=length,
+            gradient = go_back(
+                gradient, block, here, kept, Spent(*(array[number % together] for array in spent)),
+                Lines(*(array[number] for array in lines)), ctx.lengths_B, drops, plan,
+                length=length, fused=ctx.fused,
             )  # fmt: skip
-            replace = rooms.active_KTF is rooms.inner_KTF
-            down.down_backward(d_down, block.down, inner_TF, d_inner, gelu_sums[number], replace=replace)
-            kept.sum2.addmm_(d_inner, block.up)
-            norms.add_norm_backward(
-                kept.sum2, kept.sum1, kept.mean1, kept.rstd1, block.gamma1, drops[1], d_out,
-                norm_sums[2 * number], length=length,
-            )  # fmt: skip
-            attend_backward(
-                qkv, d_out @ block.out, here.mixed_KTD, kept.level, ctx.lengths_B, drops[0],
-                qkv_sums[number], length=length, heads=plan.heads,
-            )  # fmt: skip
-            gradient = kept.sum1.addmm_(qkv, block.qkv)
             if number % together == 0:
                 group = slice(number, number + together)
                 held = group if len(rooms.qkv_KTW) == layers else slice(0, 1)
-                _product(d_down_KTD, rooms.active_KTF[held], down_KDF[group])
-                _product(d_inner_KTF, rooms.y_KTD[held], up_KFD[group])
-                _product(d_out_KTD, rooms.mixed_KTD[held], out_KDD[group])
+                _product(spent.d_down, rooms.active_KTF[held], down_KDF[group])
+                _product(spent.d_inner, rooms.y_KTD[held], up_KFD[group])
+                _product(spent.d_out, rooms.mixed_KTD[held], out_KDD[group])
                 _product(rooms.qkv_KTW[held], x_KTD[group], qkv_KWD[group])
         ctx.x_KTD = ctx.rooms = None
         kind = blocks[0].qkv_bias.dtype
-        norm_K23D = sum_lines(norm_sums).view(layers, 2, 3, width)
-        qkv_bias_KW, up_bias_KF = sum_lines(qkv_sums, kind), sum_lines(gelu_sums, kind)
-        bias_K2D = norm_K23D[:, :, 2].to(kind)
+        norm1_K3D, norm2_K3D = (sum_lines(line).view(layers, 3, width) for line in (lines.norm1, lines.norm2))
+        up_bias_KF, qkv_bias_KW = sum_lines(lines.up, kind), sum_lines(lines.qkv, kind)
+        out_bias_KD, down_bias_KD = norm1_K3D[:, 2].to(kind), norm2_K3D[:, 2].to(kind)
         gradients: list[Tensor] = []
         for k in range(layers):
-            (gamma1, beta1, _), (gamma2, beta2, _) = norm_K23D[k].unbind()
             gradients += Block(
-                qkv_KWD[k], qkv_bias_KW[k], out_KDD[k], bias_K2D[k, 0], gamma1, beta1,
-                up_KFD[k], up_bias_KF[k], down_KDF[k], bias_K2D[k, 1], gamma2, beta2,
+                qkv_KWD[k], qkv_bias_KW[k], out_KDD[k], out_bias_KD[k], norm1_K3D[k, 0], norm1_K3D[k, 1],
+                up_KFD[k], up_bias_KF[k], down_KDF[k], down_bias_KD[k], norm2_K3D[k, 0], norm2_K3D[k, 1],
             )  # fmt: skip
         return gradient.view(ctx.shape), None, None, None, None, *gradients
 
