@@ -231,6 +231,19 @@ def test_down_backward(place: Place, tokens: int, width: int, inner: int, monkey
     assert torch.equal(given, before)
 
 
+def test_a_weight_may_lie_anywhere_in_its_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind weights of odd sizes, where the copy engine could not begin."""
+    monkeypatch.setattr(down, "NARROWEST", 16)
+    gradient, given = HERE.numbers(40, 16, seed=1), HERE.numbers(40, 24, seed=2)
+    buffer = HERE.numbers(16 * 24 + 1, seed=3)
+    found = []
+    for weight in (buffer[1:].view(16, 24), buffer[1:].clone().view(16, 24)):
+        got, sums = torch.empty_like(given), torch.empty(down.programs(40, 16, 24), 24, device=HERE.device)
+        down.down_backward(gradient, weight, given.clone(), got, sums, replace=False)
+        found.append(got)
+    assert torch.equal(*found)
+
+
 def test_the_short_polynomials_are_the_gelu_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """Far out too, where they are held fast: within what rounding to 16 bits leaves."""
     monkeypatch.setattr(down, "NARROWEST", 16)

@@ -39,5 +39,9 @@ def _mix(words: Tensor) -> Tensor:
     return mix_words(words)
 
 
-if USABLE:
-    rng.mix_on_gpu = _mix
+def hash_in_one_launch(wanted: bool = True) -> None:
+    """Have words on a GPU hashed by one kernel, where kernels run, or operation by operation."""
+    rng.mix_on_gpu = _mix if wanted and USABLE else None
+
+
+hash_in_one_launch()

@@ -64,6 +64,8 @@ def down_backward(d_down_TD: Tensor, down_DF: Tensor, inner_TF: Tensor, d_inner_
         torch.mm(d_down_TD, down_DF, out=d_inner_TF)
         gelus.gelu_backward(inner_TF, d_inner_TF, sums_PF)
         return
+    if down_DF.data_ptr() % 16:  # a weight lies behind others of any size in one buffer
+        down_DF = down_DF.clone()
     deep = DEEP // d_down_TD.element_size()
     _down_backward[(len(sums_PF) * triton.cdiv(columns, COLUMNS),)](
         TensorDescriptor.from_tensor(d_down_TD, [ROWS, deep]),

@@ -20,7 +20,7 @@ FORBIDDEN = -1000.0  # added to the score of a token that no answer may start or
 class MaskedHead(nn.Module):
     """Logits over the vocabulary, through the token table that the embeddings use.
 
-    In training on a GPU, loss and sample come from a fused kernel; `fused` false leaves it plain.
+    On a GPU, loss and sample come from a fused kernel; `fused` false leaves it plain.
     """
 
     fused: bool = USABLE

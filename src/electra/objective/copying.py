@@ -17,6 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+MOST_BYTES = (
+    2**31
+)  # of logits that are kept at once for the way back: 32,768 tokens in bf16, as many bytes once more there
 CHUNK = 2048  # tokens whose logits exist at a time: 250 MB in fp32 for 30,522 entries
 
 
@@ -62,8 +65,11 @@ def restoring_loss(
     *,
     fused: bool = False,
 ) -> Tensor:
-    """The sum of −log p(original) over the tokens that are `counted`; `fused` takes one kernel on a GPU."""
-    if fused and x_ME.is_cuda:
+    """The sum of −log p(original) over the tokens that are `counted`.
+
+    `fused` takes one kernel on a GPU, unless the logits of all tokens are too much to keep.
+    """
+    if fused and x_ME.is_cuda and len(x_ME) * len(table_VE) * x_ME.element_size() <= MOST_BYTES:
         return fused_loss(x_ME, table_VE, bias_V, copies_M, gold_M, there_M == gold_M, counted_M.float())
     given = (x_ME, table_VE, bias_V, copies_M, gold_M, there_M == gold_M, counted_M.float())
     if not torch.is_grad_enabled():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from electra import hardware, kernels, rng
+from electra import hardware, kernels
 from electra.config.schema import Config
 from electra.model.electra import keep_inputs_only, use_plain_operations
 from electra.model.encoder import Shape, discriminator_shape, generator_shape
@@ -21,9 +21,9 @@ COMPILE_FROM_STEPS, COMPILE_FROM_MINUTES = 100_000, 15.0
 
 def fit_model(model: nn.Module, config: Config, device: torch.device, *, rows: int) -> None:
     """Have the model computed as the settings and the machine ask, for a process's `rows` of a batch."""
+    kernels.hash_in_one_launch(config.train.kernels != "plain")
     if config.train.kernels == "plain":
         use_plain_operations(model)
-        rng.mix_on_gpu = None
     if pays_to_recompute(config, device, rows):
         keep_inputs_only(model)
 
