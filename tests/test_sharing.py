@@ -21,9 +21,10 @@ from electra.errors import CheckpointError, ConfigError
 from electra.interop.models import load_model
 from electra.interop.transfer import export_model
 from electra.model.electra import Electra, build_model
-from electra.objective.propose import MaskedNetwork, loss_of_slots
+from electra.objective.propose import MaskedNetwork
 from electra.objective.rtd import ReplacedTokenDetection, detection_logits
 from electra.objective.table import build_objective
+from electra.objective.words import loss_of_slots
 from electra.pretrain import pretrain
 
 MODES = ["none", "embeddings", "all", "gdes"]
@@ -115,7 +116,7 @@ def parts(config: Config) -> tuple[dict[str, Tensor | None], dict[str, Tensor | 
     batch = unpack(ragged_rows(8))
     slots = objective.plan(batch)
     proposal = objective.proposer.propose(model, batch, slots, dropout=True)
-    found = objective.detect(model, batch, slots, proposal, loss_of_slots(proposal, slots))
+    found = objective.detect(model, batch, slots, proposal, loss_of_slots(proposal.nll_M, slots))
     names = [name for name, _ in model.named_parameters()]
 
     def gradients(loss: Tensor) -> dict[str, Tensor | None]:

@@ -23,8 +23,8 @@ from electra.batches.sequences import Sequences
 from electra.config.schema import GeneratorConfig
 from electra.model.electra import Electra
 from electra.objective.base import Evaluation, Outcome
-from electra.objective.propose import loss_of_slots
 from electra.objective.rtd import ReplacedTokenDetection
+from electra.objective.words import loss_of_slots
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +51,7 @@ class Adversarial:
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
         electra = cast(Electra, model)
         proposal = self.rtd.proposer.propose(electra, batch, slots, dropout=True)
-        found = self.rtd.detect(electra, batch, slots, proposal, loss_of_slots(proposal, slots))
+        found = self.rtd.detect(electra, batch, slots, proposal, loss_of_slots(proposal.nll_M, slots))
         assert proposal.hidden_MD is not None
         used_M = slots.used_BS.flatten().float()
         reward_M = found.bce_BL.detach().gather(1, slots.positions_BS).flatten()

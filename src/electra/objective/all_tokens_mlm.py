@@ -19,8 +19,9 @@ from electra.model.heads import CopyHead
 from electra.objective.base import Evaluation, Outcome, Restoring
 from electra.objective.copying import restore, restoring_loss
 from electra.objective.corrupt import pad_vocabulary
-from electra.objective.propose import Proposer, judge_proposal, loss_of_slots, put_samples
+from electra.objective.propose import Proposer, judge_proposal, put_samples
 from electra.objective.rtd import detection_states
+from electra.objective.words import loss_of_slots
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +46,7 @@ class AllTokensMLM:
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
         electra = cast(Electra, model)
         proposal = self.proposer.propose(electra, batch, slots, dropout=True)
-        mlm_sum = loss_of_slots(proposal, slots)
+        mlm_sum = loss_of_slots(proposal.nll_M, slots)
         seen_BL = put_samples(batch, slots, proposal, self.masking)
         told = _read(electra, batch, seen_BL, dropout=True)
         real_M = _real(batch).flatten()

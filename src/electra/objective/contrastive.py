@@ -17,8 +17,8 @@ from electra.batches.masking import Slots
 from electra.batches.sequences import Sequences
 from electra.model.electra import Electra
 from electra.objective.base import Evaluation, Outcome
-from electra.objective.propose import loss_of_slots
 from electra.objective.rtd import ReplacedTokenDetection
+from electra.objective.words import loss_of_slots
 
 WHOLE = 104  # purpose under a sample's key
 
@@ -49,7 +49,7 @@ class Contrastive:
         proposal = self.rtd.proposer.propose(electra, batch, slots, dropout=True)
         whole_M = left_whole(batch.keys_B, weights.contrastive_share)[:, None].expand_as(slots.used_BS).flatten()
         kept = proposal._replace(sampled_M=torch.where(whole_M, proposal.gold_M, proposal.sampled_M))
-        found = self.rtd.detect(electra, batch, slots, kept, loss_of_slots(kept, slots))
+        found = self.rtd.detect(electra, batch, slots, kept, loss_of_slots(kept.nll_M, slots))
         corrupted_B = found.replaced_BL.any(1)
         scores_B = electra.sentence_head(found.hidden_BLD[:, 0]).squeeze(1).float()
         sentence_sum = F.binary_cross_entropy_with_logits(scores_B, corrupted_B.float(), reduction="sum")

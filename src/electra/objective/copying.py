@@ -69,9 +69,9 @@ def restoring_loss(
 
     `fused` takes one kernel on a GPU, unless the logits of all tokens are too much to keep.
     """
-    if fused and x_ME.is_cuda and len(x_ME) * len(table_VE) * x_ME.element_size() <= MOST_BYTES:
-        return fused_loss(x_ME, table_VE, bias_V, copies_M, gold_M, there_M == gold_M, counted_M.float())
     given = (x_ME, table_VE, bias_V, copies_M, gold_M, there_M == gold_M, counted_M.float())
+    if fused and x_ME.is_cuda and len(x_ME) * len(table_VE) * x_ME.element_size() <= MOST_BYTES:
+        return fused_loss(*given)
     if not torch.is_grad_enabled():
         return _pass(*given, learn=False)[0]
     total: Tensor = _RestoringLoss.apply(*given)  # type: ignore[no-untyped-call]

@@ -16,7 +16,8 @@ from electra.batches.sequences import Sequences
 from electra.config.schema import ObjectiveConfig
 from electra.model.electra import Electra
 from electra.objective.base import Evaluation, Objective, Outcome
-from electra.objective.propose import Proposal, Proposer, judge_proposal, loss_of_slots
+from electra.objective.propose import Proposal, Proposer, judge_proposal
+from electra.objective.words import loss_of_slots
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +39,7 @@ class GeneratorOnly:
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
         proposal = self.proposer.propose(cast(Electra, model), batch, slots, dropout=True)
         used_M = slots.used_BS.flatten()
-        mlm_sum = loss_of_slots(proposal, slots)
+        mlm_sum = loss_of_slots(proposal.nll_M, slots)
         right = ((proposal.logits_MV.argmax(1) == proposal.gold_M) & used_M).sum()
         sums = (mlm_sum.detach(), used_M.sum(), right, batch.lengths_B.sum())
         loss = self.weights.mlm_weight * mlm_sum / counts[0].clamp(min=1)

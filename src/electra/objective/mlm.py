@@ -18,7 +18,7 @@ from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import DISCRIMINATOR_SITE, Bert
 from electra.objective.base import Evaluation, Outcome, gather_slots
 from electra.objective.corrupt import mask_bert
-from electra.objective.words import Words, foretell
+from electra.objective.words import Words, foretell, loss_of_slots
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class MaskedLanguageModelling:
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
         words, gold_M, _ = self._predict(cast(Bert, model), batch, slots, dropout=True)
         used_M = slots.used_BS.flatten()
-        mlm_sum = (words.nll_M * used_M.float()).sum()
+        mlm_sum = loss_of_slots(words.nll_M, slots)
         right = ((words.logits_MV.argmax(1) == gold_M) & used_M).sum()
         sums = (mlm_sum.detach(), used_M.sum(), right, batch.lengths_B.sum())
         loss = self.weights.mlm_weight * mlm_sum / counts[0].clamp(min=1)

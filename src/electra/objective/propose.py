@@ -139,11 +139,6 @@ def _padded(logp_V: Tensor) -> Tensor:
     return pad_vocabulary(torch.zeros(len(logp_V), 1), logp_V.float())[1]
 
 
-def loss_of_slots(proposal: Proposal, slots: Slots) -> Tensor:
-    """What the distributions say of the tokens that stood at the slots in use, added up."""
-    return (proposal.nll_M * slots.used_BS.flatten().float()).sum()
-
-
 def put_samples(batch: Sequences, slots: Slots, proposal: Proposal, masking: MaskingConfig) -> Tensor:
     """(B, L) the text with the generator's samples at the slots."""
     sampled_BS = proposal.sampled_M.view(slots.positions_BS.shape)

@@ -17,9 +17,9 @@ from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import Electra
 from electra.model.heads import MaskedHead
 from electra.objective.base import Evaluation, Outcome, Restoring, gather_slots
-from electra.objective.propose import Proposer, judge_proposal, loss_of_slots, put_samples
+from electra.objective.propose import Proposer, judge_proposal, put_samples
 from electra.objective.rtd import detection_states
-from electra.objective.words import Words, foretell
+from electra.objective.words import Words, foretell, loss_of_slots
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,10 +46,10 @@ class ReplaceMLM:
         electra = cast(Electra, model)
         proposal = self.proposer.propose(electra, batch, slots, dropout=True)
         used_M = slots.used_BS.flatten()
-        mlm_sum = loss_of_slots(proposal, slots)
+        mlm_sum = loss_of_slots(proposal.nll_M, slots)
         seen_BL = put_samples(batch, slots, proposal, self.masking)
         words = _predict(electra, batch, slots, seen_BL, proposal.gold_M, dropout=True)
-        main_sum = (words.nll_M * used_M.float()).sum()
+        main_sum = loss_of_slots(words.nll_M, slots)
         loss = main_sum / counts[0].clamp(min=1)
         if self.proposer.learns:
             loss = loss + self.weights.mlm_weight * mlm_sum / counts[0].clamp(min=1)

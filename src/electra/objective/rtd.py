@@ -19,7 +19,8 @@ from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import DISCRIMINATOR_SITE, Electra
 from electra.objective.base import Evaluation, Outcome
 from electra.objective.beside import step_aside, step_back
-from electra.objective.propose import Proposal, Proposer, judge_proposal, loss_of_slots, put_samples
+from electra.objective.propose import Proposal, Proposer, judge_proposal, put_samples
+from electra.objective.words import loss_of_slots
 
 
 class Detection(NamedTuple):
@@ -58,7 +59,7 @@ class ReplacedTokenDetection:
         electra = cast(Electra, model)
         main = step_aside(batch.ids_BL.device) if self.proposer.learns else None
         proposal = self.proposer.propose(electra, batch, slots, dropout=True)
-        mlm_sum = loss_of_slots(proposal, slots)
+        mlm_sum = loss_of_slots(proposal.nll_M, slots)
         step_back(main)
         found = self.detect(electra, batch, slots, proposal, mlm_sum)
         return Outcome(self.weighed(found, counts), torch.stack([value.float() for value in found.sums]))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor
 
+from electra.batches.masking import Slots
 from electra.model.heads import MaskedHead
 from electra.objective.corrupt import pad_vocabulary, sample
 
@@ -38,3 +39,8 @@ def foretell(
     logp_MV = logits_MV.float().log_softmax(1)
     nll_M = F.nll_loss(logp_MV, gold_M, reduction="none")
     return Words(logits_MV, nll_M, None if keys_M is None else sample(logp_MV, keys_M))
+
+
+def loss_of_slots(nll_M: Tensor, slots: Slots) -> Tensor:
+    """The losses of the words at the slots in use, added up."""
+    return (nll_M * slots.used_BS.flatten().float()).sum()
