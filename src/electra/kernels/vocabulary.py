@@ -20,8 +20,8 @@ from electra.kernels.sums import sum_lines
 
 BLOCK = 128
 STEP = 32  # blocks at a time
-WARPS = 8
-ROWS, COLUMNS, MOST_LINES = 8, 1024, 64
+WARPS = 4
+ROWS, COLUMNS, MOST_LINES = 4, 1024, 64
 """Of a program on the way back, at a time, and how many lines of sums all programs write at most."""
 
 
