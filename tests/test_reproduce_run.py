@@ -113,6 +113,27 @@ def test_killed_and_resumed_gives_the_same_results(data: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
+def test_a_run_that_another_experiment_made_is_taken_over(data: Path, tmp_path: Path) -> None:
+    first, second, third, fourth = (tmp_path / name for name in ("first", "second", "third", "fourth"))
+    assert call(*arguments("negative-results", data, first, "--only", "electra,temperature")).exit_code == 0
+    done = call(*arguments("lambda", data, second, "--only", "lambda-50", "--reuse", str(first)))
+    assert f"lambda-50: its run is electra of {first}" in done.output
+    weights = next((first / "runs" / "electra").rglob("model.safetensors"))
+    assert weights.samefile(second / "runs" / "lambda-50" / weights.relative_to(first / "runs" / "electra"))
+    assert read_outcome(first).seeds == (10,) and read_outcome(second).seeds == (0,)  # scored anew with its own seeds
+    both = ("--reuse", str(first), "--reuse", str(second))
+    done = call(*arguments("mask-rate", data, third, "--only", "rate-15", *both))
+    assert "already there" not in done.output  # a run of the first experiment, whose seeds are others
+    assert read_outcome(third).rows[0].tasks == read_outcome(second).rows[0].tasks
+    done = call(*arguments("mask-rate", data, fourth, "--only", "rate-15,rate-25", "--reuse", str(third)))
+    assert "1 of 2 configurations are already there" in done.output  # with its scores; the other has no twin
+    kept, made = read_outcome(third).rows[0], read_outcome(fourth).rows
+    assert kept == made[0] and made[1].cost.tokens == TOKENS
+    refused = call(*arguments("lambda", data, tmp_path / "fifth", "--reuse", str(tmp_path)))
+    assert refused.exit_code == 4 and "holds no experiment" in refused.output
+
+
+@pytest.mark.slow
 def test_checkpoints_of_a_run_are_scored_on_glue(data: Path, tmp_path: Path) -> None:
     task_files.rte(tmp_path / "glue")
     task_files.cola(tmp_path / "glue")

@@ -28,6 +28,13 @@ from electra.errors import ConfigError
 @click.option("--seeds", type=click.IntRange(1), help="Fine-tuning runs a task (default: the scale's).")
 @click.option("--tasks", default="", metavar="NAME,...", help="GLUE tasks (default: the scale's).")
 @click.option("--together", type=click.IntRange(1), help="Configurations side by side on a GPU (default: the scale's).")
+@click.option(
+    "--reuse",
+    multiple=True,
+    metavar="OUT",
+    type=click.Path(path_type=Path),
+    help="Another experiment's folder: runs with the very same settings are taken from it. May be given several times.",
+)
 @click.option("--worker", is_flag=True, hidden=True)
 @OVERRIDES
 def command(
@@ -43,6 +50,7 @@ def command(
     seeds: int | None,
     tasks: str,
     together: int | None,
+    reuse: tuple[Path, ...],
     worker: bool,
     overrides: tuple[str, ...],
 ) -> None:
@@ -83,7 +91,7 @@ def command(
 
     require_drawing()
     try:
-        reproduce(request, together=together)
+        reproduce(request, together=together, reuse=reuse)
     finally:
         if (out / "results.json").is_file():
             page = write_page(out)

@@ -13,6 +13,7 @@ from electra.reproduce.experiment import Budget, Experiment, Variant
 from electra.reproduce.scale import CHOICE_SEEDS, REPORT_SEEDS, Scale
 
 LOG_LINES, SAVES = 100, 8  # of a run, about
+_WARMUP = "optim.warmup_steps="
 _DECIDED = ("train.steps", "train.max_minutes", "checkpoint.every", "checkpoint.keep")
 
 
@@ -144,23 +145,24 @@ class _Maker:
         texts = [*self.scale.overrides, *self.vocab]
         if steps is not None:
             texts += self._lengths(steps)
-        return load(preset, overrides=merged([*texts, *self.overrides, *(variant.overrides if variant else ())]))
+        given = merged([*texts, *self.overrides, *(variant.overrides if variant else ())])
+        if steps is not None and self.scale.warmup and not any(text.startswith(_WARMUP) for text in given):
+            stage = min(load(preset, overrides=[*given, f"{_WARMUP}0"]).train.stage_steps)
+            given.append(f"{_WARMUP}{int(stage * self.scale.warmup)}")
+        return load(preset, overrides=given)
 
     def _lengths(self, steps: int) -> list[str]:
-        """Everything that is counted in steps."""
+        """What is counted in steps of the whole run."""
         shares = [share for share in self.experiment.checkpoints if share < 1.0]
         saves = -(-steps // max(1, round(1 / min(shares)))) if shares else -(-steps // SAVES)
         kept = -(-steps // saves) + 1 if shares else 1
-        texts = [
+        return [
             f"train.steps={steps}",
             f"checkpoint.every={saves}",
             f"checkpoint.keep={kept}",
             f"train.log_every={max(1, steps // LOG_LINES)}",
             f"evaluate.every={max(1, steps // self.scale.evaluations)}",
         ]
-        if self.scale.warmup:
-            texts.append(f"optim.warmup_steps={int(steps * self.scale.warmup)}")
-        return texts
 
 
 def steps_for(budget: float, *, cost: Callable[[int], float]) -> int:

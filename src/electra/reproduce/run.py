@@ -25,6 +25,7 @@ from electra.reproduce.experiments import experiment
 from electra.reproduce.ledger import rows_of
 from electra.reproduce.plan import Planned, left_out, plan
 from electra.reproduce.results import Outcome, write_outcome
+from electra.reproduce.reuse import REQUEST, RUNS, take_over
 from electra.reproduce.scale import Scale, changed_scale, changes, scale_named
 from electra.reproduce.score import TASK, Scorer
 from electra.reproduce.table import markdown
@@ -33,7 +34,7 @@ from electra.reproduce.workers import Worker, side_by_side
 from electra.shards.dataset import open_data
 from electra.shards.format import MANIFEST
 
-REQUEST, RUNS, LOGS, TABLE, DIVERGED = "experiment.json", "runs", "logs", "table.md", "diverged.txt"
+LOGS, TABLE, DIVERGED = "logs", "table.md", "diverged.txt"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,12 +95,15 @@ def make_request(
     return request
 
 
-def reproduce(request: Request, *, together: int | None = None) -> Outcome:
+def reproduce(request: Request, *, together: int | None = None, reuse: Sequence[Path] = ()) -> Outcome:
     """Run what is missing and write down what was found; Diverged at the end where a configuration did.
 
     On GPUs `together` configurations run side by side, each in a process of its own; on a CPU one after another,
-    unless more are asked for.
+    unless more are asked for. Runs of the very same settings are taken from the experiments in `reuse`.
     """
+    with storage(request.out):
+        for one in request.planned:
+            take_over(one, out=request.out, scorer=request.scorer, folders=reuse)
     skipped = left_out(request.experiment, request.scale, overrides=request.overrides)
     for name in (name for name in skipped if name not in [one.name for one in request.planned]):
         say(f"left out, as {request.scale.name} has no time for it: {name} (--only {name} runs it)")

@@ -26,7 +26,7 @@ class Scale:
     minutes: float = 0.0
     """Training time of each configuration, where equal time is asked for."""
     warmup: float = 0.0
-    """Share of the steps over which the learning rate rises; 0 means the preset's steps."""
+    """Share of a stage's steps over which the learning rate rises; 0 means the preset's steps."""
     evaluations: int = 10
     """Held-out evaluations of a run."""
     tasks: tuple[str, ...] = ()
@@ -92,19 +92,19 @@ SCALES: dict[str, Scale] = {
         ),
         Scale(
             name="gpu-10min",
-            title="half of small (6 layers x 256), 200 M tokens a configuration: ten minutes on one H200",
+            title="half of small (6 layers x 256), 256 M tokens a configuration: ten minutes on one H200",
             preset="small",
             overrides=("model.layers=6", "model.positions=128", "evaluate.sequences=512"),
-            tokens=200_015_872,
+            tokens=256_000_000,
             minutes=1.2,
-            warmup=0.1,
+            warmup=0.5,
             tasks=("cola", "sst2", "mrpc", "stsb"),
             seeds=3,
             finetune=("max_train_rows=6000",),
             task_rows=6000,
             together=3,
             fits=6,
-            caution="Half of small after 200 million tokens, 1/80 of the paper's: read differences with the spread.",
+            caution="Half of small after some 300 million tokens, 1/50 of the paper's: read with the spread.",
         ),
         Scale(
             name="gpu-1h",

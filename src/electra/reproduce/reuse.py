@@ -1,0 +1,77 @@
+"""Runs that other experiments made already: taken over where they are the very same, and their scores with them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from electra.checkpoint.folder import CONFIG, FACTS
+from electra.checkpoint.store import checkpoint_path
+from electra.config.load import diff, load, to_toml
+from electra.errors import DataError
+from electra.fsio import commit_dir, read_json, write_atomic
+from electra.progress import say
+from electra.reproduce.plan import Planned
+from electra.reproduce.results import read_outcome
+from electra.reproduce.score import SCORES, Scorer
+from electra.reproduce.watch import step_reached
+
+RUNS, REQUEST = "runs", "experiment.json"
+_SILENT = ("train.log_every", "evaluate.every", "checkpoint.every", "checkpoint.keep")  # what leaves the weights alone
+_JUDGING = ("scale", "changes", "tasks")
+
+
+def take_over(planned: Planned, *, out: Path, scorer: Scorer, folders: Sequence[Path]) -> None:
+    """Put a finished run of the same settings on the same data into the place of one not begun, from `folders`."""
+    place = out / RUNS / planned.name
+    if place.exists():
+        return
+    for folder in folders:
+        for run in _runs(folder):
+            if not _same(run, planned, folder=folder, out=out):
+                continue
+            with commit_dir(place) as aside:
+                shutil.copytree(run, aside, dirs_exist_ok=True, copy_function=_link)
+                (aside / CONFIG).unlink()
+                write_atomic(aside / CONFIG, to_toml(planned.config).encode())
+            say(f"{planned.name}: its run is {run.name} of {folder}")
+            scores = folder / SCORES / run.name / "last"
+            if scores.is_dir() and _judged_alike(folder, out, scorer):
+                with commit_dir(out / SCORES / planned.name / "last") as aside:
+                    shutil.copytree(scores, aside, dirs_exist_ok=True)
+            return
+
+
+def _runs(folder: Path) -> Iterator[Path]:
+    if not (folder / REQUEST).is_file():
+        raise DataError(folder, f"holds no experiment: no {REQUEST}", fix="--reuse a folder of electra reproduce")
+    yield from sorted(path for path in (folder / RUNS).glob("*") if (path / FACTS).is_file())
+
+
+def _same(run: Path, planned: Planned, *, folder: Path, out: Path) -> bool:
+    """Whether a run is finished, is this one, and has every checkpoint that is to be scored."""
+    if read_json(folder / REQUEST)["data_sha256"] != read_json(out / REQUEST)["data_sha256"]:
+        return False
+    if any(key not in _SILENT for key, _, _ in diff(load(file=run / CONFIG), planned.config)):
+        return False
+    steps = planned.config.train.steps
+    wanted = [point.step or steps for point in planned.points]
+    return step_reached(run) >= steps and all(checkpoint_path(run, step).is_dir() for step in wanted)
+
+
+def _judged_alike(folder: Path, out: Path, scorer: Scorer) -> bool:
+    theirs, ours = read_json(folder / REQUEST), read_json(out / REQUEST)
+    alike = all(theirs[key] == ours[key] for key in _JUDGING)
+    return alike and read_outcome(folder).seeds == scorer.seeds
+
+
+def _link(source: str, target: str) -> None:
+    """Weights, which are never written to again, in a second place; a copy of all else, and between disks."""
+    if source.endswith(".safetensors"):
+        with contextlib.suppress(OSError):
+            os.link(source, target)
+            return
+    shutil.copy2(source, target)
