@@ -205,6 +205,19 @@ def test_a_position_drawn_twice_is_masked_if_either_draw_says_so() -> None:
         assert binomtest(int(hidden.sum()), len(hidden), 1 - 0.5**drawn).pvalue > 1e-3
 
 
+@given(st.integers(0, 2**32 - 1))
+def test_of_several_writes_to_one_position_the_last_counts(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    ids, positions = torch.arange(8).repeat(3, 1), torch.randint(0, 8, (3, 12), generator=generator)
+    values, where = torch.arange(100, 136).view(3, 12), torch.rand(3, 12, generator=generator) < 0.6
+    want = ids.clone()
+    for row in range(3):
+        for slot in range(12):
+            if where[row, slot]:
+                want[row, positions[row, slot]] = values[row, slot]
+    assert torch.equal(put(ids, positions, values, where), want)
+
+
 def test_put_writes_only_where_it_is_told() -> None:
     ids = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]], dtype=torch.int32)
     before = ids.clone()

@@ -91,9 +91,11 @@ def show_draws(slots: Slots, keys_B: Tensor) -> Tensor:
 
 
 def put(ids_BL: Tensor, positions_BS: Tensor, values_BS: Tensor, where_BS: Tensor) -> Tensor:
-    """`ids` with `values` written at the positions where `where` holds."""
-    # Everything not written goes to a spare column, so no write can undo another.
+    """`ids` with `values` written at the positions where `where` holds; of several at one position, the last."""
+    # Everything not written goes to a spare column, so no write can undo another, in whatever order they come.
     length = ids_BL.shape[1]
     wide = torch.cat((ids_BL, ids_BL[:, :1]), dim=1)
+    same_BSS = (positions_BS[:, :, None] == positions_BS[:, None]) & where_BS[:, None]
+    where_BS = where_BS & ~same_BSS.triu(1).any(2)
     target_BS = torch.where(where_BS, positions_BS, length)
     return wide.scatter(1, target_BS, values_BS.to(ids_BL.dtype))[:, :length]
