@@ -34,6 +34,12 @@ def word(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def uniform(words):  # type: ignore[no-untyped-def]
+    """`rng.uniform` of uint32 words."""
+    return ((words >> 9).to(tl.float32) + 0.5) * (1.0 / 8388608.0)
+
+
+@triton.jit
 def row_words(keys, site, rows):  # type: ignore[no-untyped-def]
     """The words that the rows of one place in the network start from; `site` as `rng.address` gives it."""
     return words_under(mix(word(keys) ^ word(site)) + GOLDEN, rows)
