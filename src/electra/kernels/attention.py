@@ -21,12 +21,17 @@ LONGEST = 128
 
 
 @triton.jit
-def probabilities(q_LH, k_LH, seen_L, scale, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Softmax over the keys that are seen."""
+def softmax(q_LH, k_LH, seen_L, scale, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Softmax over the keys that are seen, in two factors: (L, L) with 1 for the likeliest key, and (L,) of each row.
+
+    The second is left to whom has less to multiply.
+    """
     s_LL = tl.dot(q_LH, tl.trans(k_LH), input_precision=PRECISION)
     s_LL = tl.where(seen_L[None, :], s_LL, -1e30)
-    p_LL = tl.exp2((s_LL - tl.max(s_LL, 1)[:, None]) * (scale * 1.4426950408889634))
-    return p_LL * (1.0 / tl.sum(p_LL, 1))[:, None]
+    binary = scale * 1.4426950408889634
+    top_L = tl.maximum(tl.max(s_LL, 1), -1e28)  # of a text of no tokens
+    e_LL = tl.exp2(s_LL * binary - (top_L * binary)[:, None])
+    return e_LL, 1.0 / tl.maximum(tl.sum(e_LL, 1), 1e-30)
 
 
 @triton.jit(do_not_specialize=["site"])
@@ -48,11 +53,12 @@ def _attention_forward(  # type: ignore[no-untyped-def]
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
-    p_LL = probabilities(q_LH, k_LH, rows_L < visible, scale, PRECISION)
+    e_LL, share_L = softmax(q_LH, k_LH, rows_L < visible, scale, PRECISION)
     if DROP:
         words_L = row_words(tl.load(keys + text), site, head * length + rows_L)
-        p_LL = tl.where(kept(words_L, 0, threshold, L), p_LL * grow, 0.0)
-    mixed_LH = tl.dot(p_LL.to(v_LH.dtype), v_LH, input_precision=PRECISION)
+        e_LL = tl.where(kept(words_L, 0, threshold, L), e_LL, 0.0)
+        share_L *= grow
+    mixed_LH = tl.dot(e_LL.to(v_LH.dtype), v_LH, input_precision=PRECISION) * share_L[:, None]
     target = out + text.to(tl.int64) * length * width + head * H
     tl.store(target + rows_L[:, None] * width + inner_H[None, :], mixed_LH.to(q_LH.dtype), inside)
 
@@ -79,20 +85,17 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
     kind = q_LH.dtype
-    p_LL = probabilities(q_LH, k_LH, rows_L < visible, scale, PRECISION)
-    d_LL = tl.dot(do_LH, tl.trans(v_LH), input_precision=PRECISION)
+    e_LL, share_L = softmax(q_LH, k_LH, rows_L < visible, scale, PRECISION)
     if DROP:
         words_L = row_words(tl.load(keys + text), site, head * length + rows_L)
-        keep_LL = kept(words_L, 0, threshold, L)
-        d_LL = tl.where(keep_LL, d_LL * grow, 0.0)
-        mixing_LL = tl.where(keep_LL, p_LL * grow, 0.0).to(kind)
+        m_LL = tl.where(kept(words_L, 0, threshold, L), e_LL * (share_L * grow)[:, None], 0.0)
     else:
-        mixing_LL = p_LL.to(kind)
-    dv_LH = tl.dot(tl.trans(mixing_LL), do_LH, input_precision=PRECISION)
-    delta_L = tl.sum(p_LL * d_LL, 1)
-    s_LL = (p_LL * (d_LL - delta_L[:, None]) * scale).to(kind)
-    dq_LH = tl.dot(s_LL, k_LH, input_precision=PRECISION)
-    dk_LH = tl.dot(tl.trans(s_LL), q_LH, input_precision=PRECISION)
+        m_LL = e_LL * share_L[:, None]
+    d_LL = tl.dot(do_LH, tl.trans(v_LH), input_precision=PRECISION) * m_LL
+    dv_LH = tl.dot(tl.trans(m_LL.to(kind)), do_LH, input_precision=PRECISION)
+    s_LL = (d_LL - e_LL * (tl.sum(d_LL, 1) * share_L)[:, None]).to(kind)
+    dq_LH = tl.dot(s_LL, k_LH, input_precision=PRECISION) * scale
+    dk_LH = tl.dot(tl.trans(s_LL), q_LH, input_precision=PRECISION) * scale
     # Each program has read all that it overwrites.
     tl.debug_barrier()
     tl.store(place, dq_LH.to(kind), inside)

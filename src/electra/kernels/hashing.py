@@ -56,7 +56,7 @@ def kept(words_R, first, threshold, C: tl.constexpr):  # type: ignore[no-untyped
     """(R, C) which elements of rows are kept, from column `first` on, which is even: two side by side share a word."""
     columns = first // 2 + tl.arange(0, C // 2)
     words = mix(words_R[:, None] ^ mix(word(columns))[None, :])
-    return tl.interleave((words & 0xFFFF) >= threshold, (words >> 16) >= threshold)
+    return tl.interleave(words & 0xFFFF, words >> 16) >= threshold
 
 
 @triton.jit

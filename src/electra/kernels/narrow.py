@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.attention import LONGEST, probabilities
+from electra.kernels.attention import LONGEST, softmax
 from electra.kernels.gelu import gelu_of
 from electra.kernels.hashing import Drop, kept, precision, row_words
 
@@ -84,11 +84,12 @@ def _narrow_forward(  # type: ignore[no-untyped-def]
     tl.store(here + D, k, inside)
     tl.store(here + 2 * D, v, inside)
     # Rows past the end are the bias alone, and nobody sees them.
-    p = probabilities(q, k, rows_L < visible, scale, PRECISION)
+    e, share_L = softmax(q, k, rows_L < visible, scale, PRECISION)
     if ATTENTION_DROP:
         words_L = row_words(tl.load(keys + text), site0, rows_L)
-        p = tl.where(kept(words_L, 0, attention_threshold, L), p * attention_grow, 0.0)
-    m = tl.dot(p.to(kind), v, input_precision=PRECISION).to(kind)
+        e = tl.where(kept(words_L, 0, attention_threshold, L), e, 0.0)
+        share_L *= attention_grow
+    m = (tl.dot(e.to(kind), v, input_precision=PRECISION) * share_L[:, None]).to(kind)
     tl.store(mixed + first * D + rows_L[:, None] * D + all_D[None, :], m, inside)
     f = _linear(m, out_w, out_b, all_D, all_D, D, PRECISION)
     place = first * D + rows_L[:, None] * D + all_D[None, :]

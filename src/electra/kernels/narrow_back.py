@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.attention import probabilities
+from electra.kernels.attention import softmax
 from electra.kernels.gelu import gelu_of, slope_of
 from electra.kernels.hashing import Drop, kept, precision, row_words
 from electra.kernels.narrow import COLUMNS, WARPS
@@ -99,18 +99,17 @@ def _narrow_backward(  # type: ignore[no-untyped-def]
     q = tl.load(here, inside, 0.0)
     k = tl.load(here + D, inside, 0.0)
     v = tl.load(here + 2 * D, inside, 0.0)
-    p = probabilities(q, k, rows_L < visible, scale, PRECISION)
-    d = tl.dot(do, tl.trans(v), input_precision=PRECISION)
-    mixing = p.to(kind)
+    e, share_L = softmax(q, k, rows_L < visible, scale, PRECISION)
     if ATTENTION_DROP:
         words_L = row_words(tl.load(keys + text), site0, rows_L)
-        keep = kept(words_L, 0, attention_threshold, L)
-        d = tl.where(keep, d * attention_grow, 0.0)
-        mixing = tl.where(keep, p * attention_grow, 0.0).to(kind)
-    dv = tl.dot(tl.trans(mixing), do, input_precision=PRECISION)
-    s = (p * (d - tl.sum(p * d, 1)[:, None]) * scale).to(kind)
-    dq = tl.dot(s, k, input_precision=PRECISION)
-    dk = tl.dot(tl.trans(s), q, input_precision=PRECISION)
+        m = tl.where(kept(words_L, 0, attention_threshold, L), e * (share_L * attention_grow)[:, None], 0.0)
+    else:
+        m = e * share_L[:, None]
+    d = tl.dot(do, tl.trans(v), input_precision=PRECISION) * m
+    dv = tl.dot(tl.trans(m.to(kind)), do, input_precision=PRECISION)
+    s = (d - e * (tl.sum(d, 1) * share_L)[:, None]).to(kind)
+    dq = tl.dot(s, k, input_precision=PRECISION) * scale
+    dk = tl.dot(tl.trans(s), q, input_precision=PRECISION) * scale
     line = qkv_lines + text * 3 * D + all_D
     tl.store(line, tl.sum(dq, 0))
     tl.store(line + D, tl.zeros([D], tl.float32))  # what is added to all keys changes no softmax
