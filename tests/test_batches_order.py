@@ -150,6 +150,30 @@ def test_a_samples_key_changes_with_the_epoch() -> None:
     assert not (sample_keys(samples, seed=0, epoch=0) == sample_keys(samples, seed=0, epoch=1)).any()
 
 
+def test_the_next_epoch_is_planned_before_it_is_needed() -> None:
+    here, plain = stream(), stream()
+    middle = here.epoch(0).layout.count // 2
+    here.look_ahead(Cursor(0, middle))
+    assert list(here._epochs) == [0]  # not before the middle
+    for _ in range(3):
+        here.look_ahead(Cursor(0, middle + 1))
+    ahead = here._epochs[1]
+    assert ahead.result(timeout=10).number == 1
+    rows, _ = here.take(Cursor(0, middle + 1), 3 * middle)
+    assert rows.tolist() == plain.take(Cursor(0, middle + 1), 3 * middle)[0].tolist()
+    assert here._epochs[1] is ahead and list(here._epochs) == list(plain._epochs)
+
+
+def test_an_epoch_that_cannot_be_planned_is_named_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = stream()
+    count = here.epoch(0).layout.count
+    monkeypatch.setattr("electra.batches.loader.permutation", lambda *_, **__: 1 // 0)
+    here.look_ahead(Cursor(0, count - 1))
+    assert len(here.take(Cursor(0, count - 1), 1)[0]) == 1
+    with pytest.raises(ZeroDivisionError):
+        here.take(Cursor(1, 0), 1)
+
+
 def loader_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "electra-loader"]
 

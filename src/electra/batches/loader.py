@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,20 +37,40 @@ class Stream:
 
     def __init__(self, split: Split, data: DataConfig, specials: Specials, *, seed: int) -> None:
         self._split, self._data, self._specials, self._seed = split, data, specials, seed
-        self._epochs: dict[int, Epoch] = {}
+        self._epochs: dict[int, Future[Epoch]] = {}
+        self._lock = threading.Lock()
 
     def epoch(self, number: int) -> Epoch:
-        """The sequences of one epoch; the last two stay in memory."""
-        if number not in self._epochs:
+        """The sequences of one epoch; it and the one before stay in memory."""
+        epoch, new = self._place(number)
+        if new:
+            self._plan(number, epoch)
+        return epoch.result()
+
+    def look_ahead(self, cursor: Cursor) -> None:
+        """Past the middle of an epoch, begin to plan the next one in a thread, so that nobody waits for it."""
+        if 2 * cursor.offset > self.epoch(cursor.epoch).layout.count:
+            epoch, new = self._place(cursor.epoch + 1, before=2)
+            if new:
+                threading.Thread(target=self._plan, args=(cursor.epoch + 1, epoch), daemon=True).start()
+
+    def _place(self, number: int, *, before: int = 1) -> tuple[Future[Epoch], bool]:
+        """Where an epoch's plan is or will be, and whether it is the caller's to make; drops what is long past."""
+        with self._lock:
+            self._epochs = {n: epoch for n, epoch in self._epochs.items() if n >= number - before}
+            new = number not in self._epochs
+            return self._epochs.setdefault(number, Future()), new
+
+    def _plan(self, number: int, epoch: Future[Epoch]) -> None:
+        try:
             layout = plan_epoch(self._split, self._data, self._specials, seed=self._seed, epoch=number)
             if layout.count == 0:
                 raise DataError(
                     "training data", "holds no whole sequence", fix="prepare more text or lower data.length"
                 )
-            order = permutation(layout.count, seed=self._seed, epoch=number)
-            self._epochs = {n: e for n, e in self._epochs.items() if n == number - 1}
-            self._epochs[number] = Epoch(number, layout, order)
-        return self._epochs[number]
+            epoch.set_result(Epoch(number, layout, permutation(layout.count, seed=self._seed, epoch=number)))
+        except BaseException as error:  # raised where the epoch is asked for
+            epoch.set_exception(error)
 
     def take(self, cursor: Cursor, count: int) -> tuple[NDArray[np.int32], Cursor]:
         """The next `count` sequences as packed rows, and the place after them."""
@@ -123,6 +144,7 @@ class Loader:
         blocks, places = [], []
         for _ in range(self._group):
             rows, self._cursor = self._stream.take(self._cursor, self._batch_size)
+            self._stream.look_ahead(self._cursor)
             blocks.append(rows[self._share])
             places.append(self._cursor)
         host = torch.from_numpy(np.stack(blocks))

@@ -15,13 +15,13 @@ from electra.errors import DataError
 from electra.fsio import commit_dir, read_json, write_atomic
 from electra.progress import say
 from electra.reproduce.plan import Planned
-from electra.reproduce.results import read_outcome
+from electra.reproduce.results import RESULTS, read_outcome
 from electra.reproduce.score import SCORES, Scorer
 from electra.reproduce.watch import step_reached
 
 RUNS, REQUEST = "runs", "experiment.json"
 _SILENT = ("train.log_every", "evaluate.every", "checkpoint.every", "checkpoint.keep")  # what leaves the weights alone
-_JUDGING = ("scale", "changes", "tasks")
+_JUDGING = ("scale", "tasks")
 
 
 def take_over(planned: Planned, *, out: Path, scorer: Scorer, folders: Sequence[Path]) -> None:
@@ -31,17 +31,20 @@ def take_over(planned: Planned, *, out: Path, scorer: Scorer, folders: Sequence[
         return
     for folder in folders:
         for run in _runs(folder):
-            if not _same(run, planned, folder=folder, out=out):
+            scores = [
+                (point, folder / SCORES / run.name / scorer.folder(planned, point).name) for point in planned.points
+            ]
+            judged = _judged_alike(folder, out, scorer) and all(path.is_dir() for _, path in scores)
+            if not _same(run, planned, folder=folder, out=out) or not (judged or _has_weights(run, planned)):
                 continue
             with commit_dir(place) as aside:
                 shutil.copytree(run, aside, dirs_exist_ok=True, copy_function=_link)
                 (aside / CONFIG).unlink()
                 write_atomic(aside / CONFIG, to_toml(planned.config).encode())
             say(f"{planned.name}: its run is {run.name} of {folder}")
-            scores = folder / SCORES / run.name / "last"
-            if scores.is_dir() and _judged_alike(folder, out, scorer):
-                with commit_dir(out / SCORES / planned.name / "last") as aside:
-                    shutil.copytree(scores, aside, dirs_exist_ok=True)
+            for point, path in scores if judged else ():
+                with commit_dir(scorer.folder(planned, point)) as aside:
+                    shutil.copytree(path, aside, dirs_exist_ok=True)
             return
 
 
@@ -52,20 +55,23 @@ def _runs(folder: Path) -> Iterator[Path]:
 
 
 def _same(run: Path, planned: Planned, *, folder: Path, out: Path) -> bool:
-    """Whether a run is finished, is this one, and has every checkpoint that is to be scored."""
+    """Whether a run is finished, and is this one."""
     if read_json(folder / REQUEST)["data_sha256"] != read_json(out / REQUEST)["data_sha256"]:
         return False
-    if any(key not in _SILENT for key, _, _ in diff(load(file=run / CONFIG), planned.config)):
-        return False
-    steps = planned.config.train.steps
-    wanted = [point.step or steps for point in planned.points]
-    return step_reached(run) >= steps and all(checkpoint_path(run, step).is_dir() for step in wanted)
+    changed = [key for key, _, _ in diff(load(file=run / CONFIG), planned.config) if key not in _SILENT]
+    return not changed and step_reached(run) >= planned.config.train.steps
+
+
+def _has_weights(run: Path, planned: Planned) -> bool:
+    """Whether every checkpoint that is to be scored is there."""
+    wanted = [point.step or planned.config.train.steps for point in planned.points]
+    return all(checkpoint_path(run, step).is_dir() for step in wanted)
 
 
 def _judged_alike(folder: Path, out: Path, scorer: Scorer) -> bool:
     theirs, ours = read_json(folder / REQUEST), read_json(out / REQUEST)
-    alike = all(theirs[key] == ours[key] for key in _JUDGING)
-    return alike and read_outcome(folder).seeds == scorer.seeds
+    there = (folder / RESULTS).is_file()
+    return there and all(theirs[key] == ours[key] for key in _JUDGING) and read_outcome(folder).seeds == scorer.seeds
 
 
 def _link(source: str, target: str) -> None:
