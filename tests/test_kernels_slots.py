@@ -16,7 +16,7 @@ from electra.kernels.detect import detect
 from electra.objective.corrupt import mask, mask_bert, replace, slot_keys
 
 SPECIAL, VOCAB, MASK = (0, 2, 3, 4), 50, 4
-SHAPES = [(5, 16), (4, 33), (3, 128), (2, 200), (6, 21)]
+SHAPES = [(5, 16), (4, 33), (3, 128), (2, 200), (6, 21), (3, 9)]
 
 
 def batch_of(texts: int, length: int, *, seed: int) -> Sequences:

@@ -58,7 +58,7 @@ def _choose(  # type: ignore[no-untyped-def]
         earlier = (earlier | (words_J[None, :] < words_L[:, None])) & allowed_J[None, :]
         rank_L += tl.sum(earlier.to(tl.int32), 1)
     share = length.to(tl.float32) * rate
-    wanted = tl.minimum(tl.maximum((share + 12582912.0) - 12582912.0, 1.0), slots.to(tl.float32))  # to the even one
+    wanted = tl.minimum(tl.maximum((share + 12582912.0) - 12582912.0, 1.0), slots * 1.0)  # rounded to the even one
     if AGAIN:
         purpose = _under(purpose, next_site)
         most = tl.where(available > 0, wanted, 0.0)
@@ -148,6 +148,7 @@ def choose(
             ids_BL.stride(0), lengths_B.stride(0), keys_B.stride(0), len(special), rate, slots,
             rng.address(CHOOSE), rng.address(1),
             L=triton.next_power_of_2(length), J=PLACES, N=SLOTS, AGAIN=again, num_warps=4,
+            enable_fp_fusion=False,  # the share of a length is rounded before it becomes a number of slots
         )  # fmt: skip
     return Slots(positions_BS, used_BS)
 
