@@ -13,7 +13,7 @@ from electra.reproduce.experiment import Budget, Experiment, Variant
 from electra.reproduce.scale import CHOICE_SEEDS, REPORT_SEEDS, Scale
 
 LOG_LINES, SAVES = 100, 8  # of a run, about
-_WARMUP = "optim.warmup_steps="
+_WARMUP = "optim.warmup_steps"
 _DECIDED = ("train.steps", "train.max_minutes", "checkpoint.every", "checkpoint.keep")
 
 
@@ -98,7 +98,7 @@ class _Maker:
             raise ConfigError("--budget", reason, fix="flops or steps")
         if self.budget == "minutes" and not scale.minutes:
             raise ConfigError("--budget", f"scale {scale.name} has no minutes", fix="flops or steps")
-        for key in (text.partition("=")[0].strip() for text in overrides):
+        for key in map(_key, overrides):
             if key in _DECIDED:
                 raise ConfigError(key, "the budget of the experiment decides it", fix="--scale, --tokens or --budget")
         base = self._load(None, steps=None)
@@ -146,9 +146,9 @@ class _Maker:
         if steps is not None:
             texts += self._lengths(steps)
         given = merged([*texts, *self.overrides, *(variant.overrides if variant else ())])
-        if steps is not None and self.scale.warmup and not any(text.startswith(_WARMUP) for text in given):
-            stage = min(load(preset, overrides=[*given, f"{_WARMUP}0"]).train.stage_steps)
-            given.append(f"{_WARMUP}{int(stage * self.scale.warmup)}")
+        if steps is not None and self.scale.warmup and _WARMUP not in map(_key, given):
+            stage = min(load(preset, overrides=[*given, f"{_WARMUP}=0"]).train.stage_steps)
+            given.append(f"{_WARMUP}={int(stage * self.scale.warmup)}")
         return load(preset, overrides=given)
 
     def _lengths(self, steps: int) -> list[str]:
@@ -178,11 +178,11 @@ def steps_for(budget: float, *, cost: Callable[[int], float]) -> int:
 
 def merged(overrides: Iterable[str]) -> list[str]:
     """`key=value` texts, the last of each key."""
-    values: dict[str, str] = {}
-    for text in overrides:
-        key, _, _ = text.partition("=")
-        values[key.strip()] = text
-    return list(values.values())
+    return list({_key(text): text for text in overrides}.values())
+
+
+def _key(text: str) -> str:
+    return text.partition("=")[0].strip()
 
 
 def _cost(config: Config) -> Callable[[int], float]:
