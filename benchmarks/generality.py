@@ -22,14 +22,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from electra import hardware, rng
 from electra.batches.layout import Specials
-from electra.batches.masking import choose
 from electra.batches.sequences import unpack
 from electra.bench.ours import CLS, MASK, PAD, SEP, random_rows
 from electra.config.load import load
 from electra.config.schema import Config
+from electra.kernels import one_launch
 from electra.model.electra import DISCRIMINATOR_SITE, GENERATOR_SITE, Electra, build_model
 from electra.objective.base import gather_slots
-from electra.objective.corrupt import mask, replace, slot_keys
+from electra.objective.corrupt import choose_slots, mask, replace, slot_keys
 from electra.objective.table import build_objective
 from electra.objective.words import foretell
 from electra.train.capture import Captured
@@ -76,7 +76,7 @@ def bare_step(config: Config, rows: Tensor) -> Callable[[], Tensor]:
     def loss_of() -> Tensor:
         batch = unpack(rows)
         special = (CLS, SEP, MASK, PAD)
-        slots = choose(batch.ids_BL, batch.lengths_B, batch.keys_B, masking=config.masking, special=special)
+        slots = choose_slots(batch, config.masking, special)
         judged_BL = torch.arange(rows.shape[1] - 3, device=rows.device) < batch.lengths_B[:, None]
         shown = mask(batch, slots, masked_share=config.masking.masked_share, mask_id=MASK)
         keys = rng.fold(batch.keys_B, GENERATOR_SITE)
@@ -90,10 +90,16 @@ def bare_step(config: Config, rows: Tensor) -> Callable[[], Tensor]:
         seen = replace(batch, slots, sampled.view(slots.used_BS.shape), official=official)
         keys = rng.fold(batch.keys_B, DISCRIMINATOR_SITE)
         states = model.discriminator(model.embeddings(seen, batch.segments_BL, keys), batch.lengths_B, keys)
-        wrong = seen != batch.ids_BL
-        bce = F.binary_cross_entropy_with_logits(model.discriminator_head(states), wrong.float(), reduction="none")
+        scores = model.discriminator_head(states)
+        if one_launch(scores):
+            from electra.kernels.detect import detect
+
+            rtd, _, _ = detect(scores, seen, batch.ids_BL, batch.lengths_B, slots.used_BS)
+        else:
+            wrong = (seen != batch.ids_BL).float()
+            rtd = (F.binary_cross_entropy_with_logits(scores, wrong, reduction="none") * judged_BL).sum()
         used = slots.used_BS.flatten().float()
-        rtd = config.objective.rtd_weight * (bce * judged_BL).sum() / judged_BL.sum().float().clamp(min=1)
+        rtd = config.objective.rtd_weight * rtd / judged_BL.sum().float().clamp(min=1)
         return rtd + config.objective.mlm_weight * (nll * used).sum() / slots.used_BS.sum().float().clamp(min=1)
 
     def work() -> None:

@@ -27,6 +27,7 @@ TYPES = {
     torch.int32: "*i32",
     torch.int64: "*i64",
     torch.uint8: "*u8",
+    torch.bool: "*i1",
 }
 seen: set[str] = set()
 
@@ -40,13 +41,24 @@ def kind_of(value: Any) -> str:
 
 
 def record(
-    kernel: Any, *given: Any, grid: Any, warmup: bool, num_warps: int = 4, maxnreg: int | None = None, **named: Any
+    kernel: Any,
+    *given: Any,
+    grid: Any,
+    warmup: bool,
+    num_warps: int = 4,
+    maxnreg: int | None = None,
+    enable_fp_fusion: bool = True,
+    **named: Any,
 ) -> None:
     """In place of a launch: compile what would have been launched, once."""
     values = dict(zip(kernel.arg_names, given, strict=False)) | {
         k: v for k, v in named.items() if k in kernel.arg_names
     }
     fixed = {p.name for p in kernel.params if p.is_constexpr}
+    # A launch makes a constant of every 1.
+    fixed |= {
+        p.name for p in kernel.params if type(values[p.name]) is int and values[p.name] == 1 and not p.do_not_specialize
+    }
     signature = {name: "constexpr" if name in fixed else kind_of(values[name]) for name in kernel.arg_names}
     constants = {(kernel.arg_names.index(name),): values[name] for name in fixed}
     address = f"{kernel.__name__} {sorted(signature.items())} {sorted(constants.items())} {num_warps}"
@@ -58,8 +70,9 @@ def record(
         for place, name in enumerate(kernel.arg_names)
         if isinstance(values[name], Tensor) and values[name].data_ptr() % 16 == 0
     }
+    options = {"num_warps": num_warps, "maxnreg": maxnreg, "enable_fp_fusion": enable_fp_fusion}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
-    made = triton.compile(source, target=TARGET, options={"num_warps": num_warps, "maxnreg": maxnreg})
+    made = triton.compile(source, target=TARGET, options=options)
     print(kernel.__name__, num_warps, made.metadata.shared, flush=True)
 
 
@@ -90,6 +103,7 @@ def main() -> None:
     from electra.train.state import Master
 
     JITFunction.run = record  # type: ignore[method-assign]
+    torch.empty = torch.zeros  # type: ignore[assignment]  # what no kernel fills must still be positions and ids
     Tensor.is_cuda = property(lambda self: True)  # type: ignore[assignment,method-assign]
     for place in (encoder.Encoder, layers.Embeddings, heads.DetectionHead, heads.MaskedHead):
         place.fused = True

@@ -39,9 +39,14 @@ def _mix(words: Tensor) -> Tensor:
     return mix_words(words)
 
 
-def hash_in_one_launch(wanted: bool = True) -> None:
-    """Have words on a GPU hashed by one kernel, where kernels run, or operation by operation."""
+def in_one_launch(wanted: bool = True) -> None:
+    """Have hashes, masks and slots on a GPU computed by a kernel each, where kernels run, or operation by operation."""
     rng.mix_on_gpu = _mix if wanted and USABLE else None
 
 
-hash_in_one_launch()
+def one_launch(x: Tensor) -> bool:
+    """Whether `in_one_launch` holds for what is computed of `x`; what is compiled is fused as it is."""
+    return rng.mix_on_gpu is not None and x.is_cuda and not torch.compiler.is_compiling()
+
+
+in_one_launch()

@@ -1,8 +1,7 @@
 """Attention; over short sequences, one program holds all scores of one head of one text.
 
-Shapes: T = B·L tokens, N heads, H head size, L length, C = half of L. Queries, keys and values lie side by side in one
-(T, 3·N·H) array. Dropout draws one word for two scores, one in each half of a row; in a program such two stand side by
-side, in one thread.
+Shapes: T = B·L tokens, N heads, H head size, L length. Queries, keys and values lie side by side in one (T, 3·N·H)
+array.
 """
 
 from __future__ import annotations
@@ -22,30 +21,22 @@ LONGEST = 128
 
 
 @triton.jit
-def key_of(columns_L, half):  # type: ignore[no-untyped-def]
-    """Which key each column of the scores is: two that share a word of dropout, one of each half, side by side."""
-    return columns_L // 2 + columns_L % 2 * half
+def softmax(q_LH, k_LH, seen_L, scale, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Softmax over the keys that are seen, in two factors: (L, L) with 1 for the likeliest key, and (L,) of each row.
 
-
-@triton.jit
-def probabilities(q_LH, k_LH, seen_L, scale, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Softmax over the keys that are seen."""
+    The second is left to whom has less to multiply.
+    """
     s_LL = tl.dot(q_LH, tl.trans(k_LH), input_precision=PRECISION)
     s_LL = tl.where(seen_L[None, :], s_LL, -1e30)
-    p_LL = tl.exp2((s_LL - tl.max(s_LL, 1)[:, None]) * (scale * 1.4426950408889634))
-    return p_LL * (1.0 / tl.sum(p_LL, 1))[:, None]
-
-
-@triton.jit
-def kept_pairs(words_L, threshold, C: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(L, 2·C) which scores are kept, their columns as `key_of` orders them."""
-    low_LC, high_LC = kept(words_L, tl.arange(0, C), threshold)
-    return tl.interleave(low_LC, high_LC)
+    binary = scale * 1.4426950408889634
+    top_L = tl.maximum(tl.max(s_LL, 1), -1e28)  # of a text of no tokens
+    e_LL = tl.exp2(s_LL * binary - (top_L * binary)[:, None])
+    return e_LL, 1.0 / tl.maximum(tl.sum(e_LL, 1), 1e-30)
 
 
 @triton.jit(do_not_specialize=["site"])
 def _attention_forward(  # type: ignore[no-untyped-def]
-    qkv, out, lengths, keys, site, length, half, heads, scale, threshold, grow,
+    qkv, out, lengths, keys, site, length, heads, scale, threshold, grow,
     H: tl.constexpr, L: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     text = tl.program_id(0) // heads
@@ -53,29 +44,28 @@ def _attention_forward(  # type: ignore[no-untyped-def]
     width = heads * H
     inner_H = tl.arange(0, H)
     rows_L = tl.arange(0, L)
-    key_L = key_of(rows_L, half)
-    there_L = (rows_L // 2 < half) & (key_L < length)
     inside = (rows_L < length)[:, None]
     base = qkv + text.to(tl.int64) * length * 3 * width + head * H
-    pair = base + key_L[:, None] * (3 * width) + inner_H[None, :]
-    q_LH = tl.load(base + rows_L[:, None] * (3 * width) + inner_H[None, :], inside, 0.0)
-    k_LH = tl.load(pair + width, there_L[:, None], 0.0)
-    v_LH = tl.load(pair + 2 * width, there_L[:, None], 0.0)
+    place = base + rows_L[:, None] * (3 * width) + inner_H[None, :]
+    q_LH = tl.load(place, inside, 0.0)
+    k_LH = tl.load(place + width, inside, 0.0)
+    v_LH = tl.load(place + 2 * width, inside, 0.0)
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
-    p_LL = probabilities(q_LH, k_LH, there_L & (key_L < visible), scale, PRECISION)
+    e_LL, share_L = softmax(q_LH, k_LH, rows_L < visible, scale, PRECISION)
     if DROP:
         words_L = row_words(tl.load(keys + text), site, head * length + rows_L)
-        p_LL = tl.where(kept_pairs(words_L, threshold, L // 2), p_LL * grow, 0.0)
-    mixed_LH = tl.dot(p_LL.to(v_LH.dtype), v_LH, input_precision=PRECISION)
+        e_LL = tl.where(kept(words_L, 0, threshold, L), e_LL, 0.0)
+        share_L *= grow
+    mixed_LH = tl.dot(e_LL.to(v_LH.dtype), v_LH, input_precision=PRECISION) * share_L[:, None]
     target = out + text.to(tl.int64) * length * width + head * H
     tl.store(target + rows_L[:, None] * width + inner_H[None, :], mixed_LH.to(q_LH.dtype), inside)
 
 
 @triton.jit(do_not_specialize=["site"])
 def _attention_backward(  # type: ignore[no-untyped-def]
-    qkv, gradient, sums, lengths, keys, site, length, half, heads, scale, threshold, grow,
+    qkv, gradient, sums, lengths, keys, site, length, heads, scale, threshold, grow,
     H: tl.constexpr, L: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     text = tl.program_id(0) // heads
@@ -83,39 +73,34 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     width = heads * H
     inner_H = tl.arange(0, H)
     rows_L = tl.arange(0, L)
-    key_L = key_of(rows_L, half)
-    there_L = (rows_L // 2 < half) & (key_L < length)
     inside = (rows_L < length)[:, None]
     base = qkv + text.to(tl.int64) * length * 3 * width + head * H
-    pair = base + key_L[:, None] * (3 * width) + inner_H[None, :]
+    place = base + rows_L[:, None] * (3 * width) + inner_H[None, :]
     incoming = gradient + text.to(tl.int64) * length * width + head * H
-    q_LH = tl.load(base + rows_L[:, None] * (3 * width) + inner_H[None, :], inside, 0.0)
-    k_LH = tl.load(pair + width, there_L[:, None], 0.0)
-    v_LH = tl.load(pair + 2 * width, there_L[:, None], 0.0)
+    q_LH = tl.load(place, inside, 0.0)
+    k_LH = tl.load(place + width, inside, 0.0)
+    v_LH = tl.load(place + 2 * width, inside, 0.0)
     do_LH = tl.load(incoming + rows_L[:, None] * width + inner_H[None, :], inside, 0.0)
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
     kind = q_LH.dtype
-    p_LL = probabilities(q_LH, k_LH, there_L & (key_L < visible), scale, PRECISION)
-    d_LL = tl.dot(do_LH, tl.trans(v_LH), input_precision=PRECISION)
+    e_LL, share_L = softmax(q_LH, k_LH, rows_L < visible, scale, PRECISION)
     if DROP:
         words_L = row_words(tl.load(keys + text), site, head * length + rows_L)
-        keep_LL = kept_pairs(words_L, threshold, L // 2)
-        d_LL = tl.where(keep_LL, d_LL * grow, 0.0)
-        mixing_LL = tl.where(keep_LL, p_LL * grow, 0.0).to(kind)
+        m_LL = tl.where(kept(words_L, 0, threshold, L), e_LL * (share_L * grow)[:, None], 0.0)
     else:
-        mixing_LL = p_LL.to(kind)
-    dv_LH = tl.dot(tl.trans(mixing_LL), do_LH, input_precision=PRECISION)
-    delta_L = tl.sum(p_LL * d_LL, 1)
-    s_LL = (p_LL * (d_LL - delta_L[:, None]) * scale).to(kind)
-    dq_LH = tl.dot(s_LL, k_LH, input_precision=PRECISION)
-    dk_LH = tl.dot(tl.trans(s_LL), q_LH, input_precision=PRECISION)
+        m_LL = e_LL * share_L[:, None]
+    d_LL = tl.dot(do_LH, tl.trans(v_LH), input_precision=PRECISION) * m_LL
+    dv_LH = tl.dot(tl.trans(m_LL.to(kind)), do_LH, input_precision=PRECISION)
+    s_LL = (d_LL - e_LL * (tl.sum(d_LL, 1) * share_L)[:, None]).to(kind)
+    dq_LH = tl.dot(s_LL, k_LH, input_precision=PRECISION) * scale
+    dk_LH = tl.dot(tl.trans(s_LL), q_LH, input_precision=PRECISION) * scale
     # Each program has read all that it overwrites.
     tl.debug_barrier()
-    tl.store(base + rows_L[:, None] * (3 * width) + inner_H[None, :], dq_LH.to(kind), inside)
-    tl.store(pair + width, dk_LH.to(kind), there_L[:, None])
-    tl.store(pair + 2 * width, dv_LH.to(kind), there_L[:, None])
+    tl.store(place, dq_LH.to(kind), inside)
+    tl.store(place + width, dk_LH.to(kind), inside)
+    tl.store(place + 2 * width, dv_LH.to(kind), inside)
     # Rows past the end have no gradient, so nothing need be left out of the sums. Over the keys it is zero: what is
     # added to all of them changes no softmax.
     row = sums + text * 3 * width + head * H + inner_H

@@ -2,8 +2,8 @@
 
 The plain twin is `model.layers.Embeddings`.
 
-Shapes: B texts, L length, T = B·L tokens, V vocabulary, E embedding size, R rows of a program, C columns of half a row,
-P programs.
+Shapes: B texts, L length, T = B·L tokens, V vocabulary, E embedding size, R rows of a program, C the
+power of two that holds a row, P programs.
 """
 
 from __future__ import annotations
@@ -32,36 +32,26 @@ def _summed(tokens_table, positions, segments, id_R, segment_R, place_R, columns
 def _embed_forward(  # type: ignore[no-untyped-def]
     ids, kinds, table, positions, segments, gamma, beta, out, mean, rstd, keys,
     tokens, length, threshold, grow, eps,
-    E: tl.constexpr, HALF: tl.constexpr, C: tl.constexpr, R: tl.constexpr, DROP: tl.constexpr,
+    E: tl.constexpr, C: tl.constexpr, R: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
     rows_R = tl.program_id(0) * R + tl.arange(0, R)
     columns_C = tl.arange(0, C)
     here_R = rows_R < tokens
-    in0 = here_R[:, None] & (columns_C < HALF)[None, :]
-    in1 = here_R[:, None] & (columns_C < E - HALF)[None, :]
+    inside = here_R[:, None] & (columns_C < E)[None, :]
     id_R = tl.load(ids + rows_R, here_R, 0)
     kind_R = tl.load(kinds + rows_R, here_R, 0)
     place_R = rows_R % length
-    x0 = _summed(table, positions, segments, id_R, kind_R, place_R, columns_C, in0, E)
-    x1 = _summed(table, positions, segments, id_R, kind_R, place_R, HALF + columns_C, in1, E)
-    mean_R = (tl.sum(x0, 1) + tl.sum(x1, 1)) / E
-    x0 = tl.where(in0, x0 - mean_R[:, None], 0.0)
-    x1 = tl.where(in1, x1 - mean_R[:, None], 0.0)
-    rstd_R = tl.rsqrt((tl.sum(x0 * x0, 1) + tl.sum(x1 * x1, 1)) / E + eps)
-    g0 = tl.load(gamma + columns_C, columns_C < HALF, 0.0)
-    g1 = tl.load(gamma + HALF + columns_C, columns_C < E - HALF, 0.0)
-    b0 = tl.load(beta + columns_C, columns_C < HALF, 0.0)
-    b1 = tl.load(beta + HALF + columns_C, columns_C < E - HALF, 0.0)
-    y0 = x0 * rstd_R[:, None] * g0[None, :] + b0[None, :]
-    y1 = x1 * rstd_R[:, None] * g1[None, :] + b1[None, :]
+    x = _summed(table, positions, segments, id_R, kind_R, place_R, columns_C, inside, E)
+    mean_R = tl.sum(x, 1) / E
+    x = tl.where(inside, x - mean_R[:, None], 0.0)
+    rstd_R = tl.rsqrt(tl.sum(x * x, 1) / E + eps)
+    gamma_C = tl.load(gamma + columns_C, columns_C < E, 0.0)
+    beta_C = tl.load(beta + columns_C, columns_C < E, 0.0)
+    y = x * rstd_R[:, None] * gamma_C[None, :] + beta_C[None, :]
     if DROP:
         words_R = words_under(word(tl.load(keys + rows_R // length, here_R, 0)), place_R)
-        keep0, keep1 = kept(words_R, columns_C, threshold)
-        y0 = tl.where(keep0, y0 * grow, 0.0)
-        y1 = tl.where(keep1, y1 * grow, 0.0)
-    target = rows_R.to(tl.int64)[:, None] * E + columns_C[None, :]
-    tl.store(out + target, y0, in0)
-    tl.store(out + target + HALF, y1, in1)
+        y = tl.where(kept(words_R, 0, threshold, C), y * grow, 0.0)
+    tl.store(out + rows_R.to(tl.int64)[:, None] * E + columns_C[None, :], y, inside)
     tl.store(mean + rows_R, mean_R, here_R)
     tl.store(rstd + rows_R, rstd_R, here_R)
 
@@ -70,64 +60,42 @@ def _embed_forward(  # type: ignore[no-untyped-def]
 def _embed_backward(  # type: ignore[no-untyped-def]
     gradient, ids, kinds, table, positions, segments, gamma, mean, rstd, d_table, d_summed, sums, keys,
     tokens, length, threshold, grow, steps,
-    E: tl.constexpr, HALF: tl.constexpr, C: tl.constexpr, R: tl.constexpr, DROP: tl.constexpr,
+    E: tl.constexpr, C: tl.constexpr, R: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
     columns_C = tl.arange(0, C)
-    g0 = tl.load(gamma + columns_C, columns_C < HALF, 0.0)
-    g1 = tl.load(gamma + HALF + columns_C, columns_C < E - HALF, 0.0)
-    gamma0 = tl.zeros([R, C], tl.float32)
-    gamma1 = tl.zeros([R, C], tl.float32)
-    beta0 = tl.zeros([R, C], tl.float32)
-    beta1 = tl.zeros([R, C], tl.float32)
-    second0 = tl.zeros([R, C], tl.float32)
-    second1 = tl.zeros([R, C], tl.float32)
+    gamma_C = tl.load(gamma + columns_C, columns_C < E, 0.0)
+    d_gamma = tl.zeros([R, C], tl.float32)
+    d_beta = tl.zeros([R, C], tl.float32)
+    d_second = tl.zeros([R, C], tl.float32)
     for step in tl.range(steps):
         rows_R = (tl.program_id(0) * steps + step) * R + tl.arange(0, R)
         here_R = rows_R < tokens
-        in0 = here_R[:, None] & (columns_C < HALF)[None, :]
-        in1 = here_R[:, None] & (columns_C < E - HALF)[None, :]
+        inside = here_R[:, None] & (columns_C < E)[None, :]
         id_R = tl.load(ids + rows_R, here_R, 0)
         kind_R = tl.load(kinds + rows_R, here_R, 0)
         place_R = rows_R % length
         mean_R = tl.load(mean + rows_R, here_R, 0.0)
         rstd_R = tl.load(rstd + rows_R, here_R, 0.0)
         source = rows_R.to(tl.int64)[:, None] * E + columns_C[None, :]
-        dy0 = tl.load(gradient + source, in0, 0.0)
-        dy1 = tl.load(gradient + source + HALF, in1, 0.0)
+        dy = tl.load(gradient + source, inside, 0.0)
         if DROP:
             words_R = words_under(word(tl.load(keys + rows_R // length, here_R, 0)), place_R)
-            keep0, keep1 = kept(words_R, columns_C, threshold)
-            dy0 = tl.where(keep0, dy0 * grow, 0.0)
-            dy1 = tl.where(keep1, dy1 * grow, 0.0)
-        x0 = _summed(table, positions, segments, id_R, kind_R, place_R, columns_C, in0, E)
-        x1 = _summed(table, positions, segments, id_R, kind_R, place_R, HALF + columns_C, in1, E)
-        x0 = tl.where(in0, (x0 - mean_R[:, None]) * rstd_R[:, None], 0.0)
-        x1 = tl.where(in1, (x1 - mean_R[:, None]) * rstd_R[:, None], 0.0)
-        gamma0 += dy0 * x0
-        gamma1 += dy1 * x1
-        beta0 += dy0
-        beta1 += dy1
-        dy0 = dy0 * g0[None, :]
-        dy1 = dy1 * g1[None, :]
-        level_R = (tl.sum(dy0, 1) + tl.sum(dy1, 1)) / E
-        slope_R = (tl.sum(dy0 * x0, 1) + tl.sum(dy1 * x1, 1)) / E
-        dx0 = tl.where(in0, (dy0 - level_R[:, None] - x0 * slope_R[:, None]) * rstd_R[:, None], 0.0)
-        dx1 = tl.where(in1, (dy1 - level_R[:, None] - x1 * slope_R[:, None]) * rstd_R[:, None], 0.0)
-        tl.store(d_summed + source, dx0, in0)
-        tl.store(d_summed + source + HALF, dx1, in1)
-        row = id_R.to(tl.int64)[:, None] * E + columns_C[None, :]
-        tl.atomic_add(d_table + row, dx0, in0, sem="relaxed")
-        tl.atomic_add(d_table + row + HALF, dx1, in1, sem="relaxed")
-        second_R = kind_R.to(tl.float32)
-        second0 += dx0 * second_R[:, None]
-        second1 += dx1 * second_R[:, None]
+            dy = tl.where(kept(words_R, 0, threshold, C), dy * grow, 0.0)
+        x = _summed(table, positions, segments, id_R, kind_R, place_R, columns_C, inside, E)
+        x = tl.where(inside, (x - mean_R[:, None]) * rstd_R[:, None], 0.0)
+        d_gamma += dy * x
+        d_beta += dy
+        dy = dy * gamma_C[None, :]
+        level_R = tl.sum(dy, 1) / E
+        slope_R = tl.sum(dy * x, 1) / E
+        dx = tl.where(inside, (dy - level_R[:, None] - x * slope_R[:, None]) * rstd_R[:, None], 0.0)
+        tl.store(d_summed + source, dx, inside)
+        tl.atomic_add(d_table + id_R.to(tl.int64)[:, None] * E + columns_C[None, :], dx, inside, sem="relaxed")
+        d_second += dx * kind_R.to(tl.float32)[:, None]
     line = sums + tl.program_id(0).to(tl.int64) * 3 * E + columns_C
-    tl.store(line, tl.sum(gamma0, 0), columns_C < HALF)
-    tl.store(line + HALF, tl.sum(gamma1, 0), columns_C < E - HALF)
-    tl.store(line + E, tl.sum(beta0, 0), columns_C < HALF)
-    tl.store(line + E + HALF, tl.sum(beta1, 0), columns_C < E - HALF)
-    tl.store(line + 2 * E, tl.sum(second0, 0), columns_C < HALF)
-    tl.store(line + 2 * E + HALF, tl.sum(second1, 0), columns_C < E - HALF)
+    tl.store(line, tl.sum(d_gamma, 0), columns_C < E)
+    tl.store(line + E, tl.sum(d_beta, 0), columns_C < E)
+    tl.store(line + 2 * E, tl.sum(d_second, 0), columns_C < E)
 
 
 class _Embed(torch.autograd.Function):
@@ -145,14 +113,14 @@ class _Embed(torch.autograd.Function):
         beta_E: Tensor,
     ) -> Tensor:
         size = table_VE.shape[1]
-        rows, half, block = tile(size, TILE_BACK)
+        rows, block = tile(size, TILE_BACK)
         out_BLE = torch.empty(*ids_BL.shape, size, dtype=torch.float32, device=table_VE.device)
         mean_T, rstd_T = torch.empty(2, ids_BL.numel(), dtype=torch.float32, device=table_VE.device).unbind()
         _embed_forward[(triton.cdiv(ids_BL.numel(), rows),)](
             ids_BL, kinds_BL, table_VE, positions_PE, segments_2E, gamma_E, beta_E, out_BLE, mean_T, rstd_T,
             ids_BL if drop.keys_B is None else drop.keys_B,
             ids_BL.numel(), ids_BL.shape[1], drop.threshold, drop.grow, eps,
-            E=size, HALF=half, C=block, R=rows, DROP=drop.keys_B is not None, num_warps=1,
+            E=size, C=block, R=rows, DROP=drop.keys_B is not None, num_warps=1,
         )  # fmt: skip
         ctx.save_for_backward(ids_BL, kinds_BL, table_VE, positions_PE, segments_2E, gamma_E, mean_T, rstd_T)
         ctx.drop = drop
@@ -162,7 +130,7 @@ class _Embed(torch.autograd.Function):
     def backward(ctx: Any, gradient_BLE: Tensor) -> tuple[Tensor | None, ...]:
         ids_BL, kinds_BL, table_VE, positions_PE, segments_2E, gamma_E, mean_T, rstd_T = ctx.saved_tensors
         drop, (texts, length), size = ctx.drop, ids_BL.shape, table_VE.shape[1]
-        rows, half, block = tile(size, TILE_BACK)
+        rows, block = tile(size, TILE_BACK)
         steps = max(1, triton.cdiv(ids_BL.numel(), rows * MOST_PROGRAMS))
         programs = triton.cdiv(ids_BL.numel(), rows * steps)
         d_table_VE = torch.zeros_like(table_VE)
@@ -173,7 +141,7 @@ class _Embed(torch.autograd.Function):
             d_table_VE, d_summed_TE, sums_P3E,
             ids_BL if drop.keys_B is None else drop.keys_B,
             ids_BL.numel(), length, drop.threshold, drop.grow, steps,
-            E=size, HALF=half, C=block, R=rows, DROP=drop.keys_B is not None, num_warps=1,
+            E=size, C=block, R=rows, DROP=drop.keys_B is not None, num_warps=1,
         )  # fmt: skip
         d_gamma_E, d_beta_E, d_second_E = sum_lines(sums_P3E.view(1, programs, -1)).view(3, size).unbind()
         d_places_LE = sum_lines(d_summed_TE.view(1, texts, -1)).view(length, size)

@@ -13,19 +13,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.hashing import Drop, mix, precision, row_words, word
+from electra.kernels.hashing import Drop, kept, precision, row_words, word
 
 QUERIES, KEYS = 64, 64
 """Of a block: small enough that a multiprocessor has two or three to go between."""
 WARPS = 4
-
-
-@triton.jit
-def _kept_at(words_Q, keys_K, half, threshold):  # type: ignore[no-untyped-def]
-    """(Q, K) which scores stay: a word serves two keys, half a row apart."""
-    column_K = tl.where(keys_K < half, keys_K, keys_K - half)
-    words_QK = mix(words_Q[:, None] ^ mix(word(column_K))[None, :])
-    return tl.where((keys_K < half)[None, :], words_QK & 0xFFFF, words_QK >> 16) >= threshold
 
 
 @triton.jit
@@ -35,7 +27,7 @@ def _rows(pointer, rows, stride, inner_H, length):  # type: ignore[no-untyped-de
 
 @triton.jit(do_not_specialize=["site"])
 def _flash_forward(  # type: ignore[no-untyped-def]
-    qkv, out, level, lengths, keys, site, length, half, heads, scale, threshold, grow,
+    qkv, out, level, lengths, keys, site, length, heads, scale, threshold, grow,
     H: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -66,7 +58,7 @@ def _flash_forward(  # type: ignore[no-untyped-def]
         shrink_Q = tl.exp(top_Q - higher_Q)
         total_Q = total_Q * shrink_Q + tl.sum(p_QK, 1)
         if DROP:
-            p_QK = tl.where(_kept_at(words_Q, keys_K, half, threshold), p_QK * grow, 0.0)
+            p_QK = tl.where(kept(words_Q, first, threshold, K), p_QK * grow, 0.0)
         mixed_QH = mixed_QH * shrink_Q[:, None]
         mixed_QH = tl.dot(p_QK.to(v_KH.dtype), v_KH, mixed_QH, input_precision=PRECISION)
         top_Q = higher_Q
@@ -79,16 +71,16 @@ def _flash_forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _scores_back(  # type: ignore[no-untyped-def]
-    q_QH, k_KH, v_KH, do_QH, level_Q, delta_Q, words_Q, keys_K, visible, half, scale, threshold, grow,
-    DROP: tl.constexpr, PRECISION: tl.constexpr,
+    q_QH, k_KH, v_KH, do_QH, level_Q, delta_Q, words_Q, first, visible, scale, threshold, grow,
+    K: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """(Q, K) the shares that mixed the values, and the gradient of the scores."""
     p_QK = tl.dot(q_QH, tl.trans(k_KH), input_precision=PRECISION) * scale
-    p_QK = tl.where((keys_K < visible)[None, :], tl.exp(p_QK - level_Q[:, None]), 0.0)
+    p_QK = tl.where((first + tl.arange(0, K) < visible)[None, :], tl.exp(p_QK - level_Q[:, None]), 0.0)
     d_QK = tl.dot(do_QH, tl.trans(v_KH), input_precision=PRECISION)
     mixing_QK = p_QK
     if DROP:
-        keep_QK = _kept_at(words_Q, keys_K, half, threshold)
+        keep_QK = kept(words_Q, first, threshold, K)
         d_QK = tl.where(keep_QK, d_QK * grow, 0.0)
         mixing_QK = tl.where(keep_QK, p_QK * grow, 0.0)
     return mixing_QK.to(q_QH.dtype), (p_QK * (d_QK - delta_Q[:, None]) * scale).to(q_QH.dtype)
@@ -115,7 +107,7 @@ def _row_facts(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["site"])
 def _flash_backward_queries(  # type: ignore[no-untyped-def]
-    qkv, d_qkv, gradient, mixed, level, lengths, keys, site, length, half, heads, scale, threshold, grow,
+    qkv, d_qkv, gradient, mixed, level, lengths, keys, site, length, heads, scale, threshold, grow,
     H: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -139,8 +131,8 @@ def _flash_backward_queries(  # type: ignore[no-untyped-def]
         k_KH = _rows(base + width, keys_K, 3 * width, inner_H, length)
         v_KH = _rows(base + 2 * width, keys_K, 3 * width, inner_H, length)
         _, ds_QK = _scores_back(
-            q_QH, k_KH, v_KH, do_QH, level_Q, delta_Q, words_Q, keys_K, visible, half, scale, threshold, grow,
-            DROP, PRECISION,
+            q_QH, k_KH, v_KH, do_QH, level_Q, delta_Q, words_Q, first, visible, scale, threshold, grow,
+            K, DROP, PRECISION,
         )  # fmt: skip
         dq_QH = tl.dot(ds_QK, k_KH, dq_QH, input_precision=PRECISION)
     target = d_qkv + start + rows_Q[:, None] * (3 * width) + inner_H[None, :]
@@ -149,7 +141,7 @@ def _flash_backward_queries(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["site"])
 def _flash_backward_keys(  # type: ignore[no-untyped-def]
-    qkv, d_qkv, gradient, mixed, level, lengths, keys, site, length, half, heads, scale, threshold, grow,
+    qkv, d_qkv, gradient, mixed, level, lengths, keys, site, length, heads, scale, threshold, grow,
     H: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -176,8 +168,8 @@ def _flash_backward_keys(  # type: ignore[no-untyped-def]
             gradient, mixed, level, keys, site, text, head, rows_Q, length, heads, H, DROP
         )
         mixing_QK, ds_QK = _scores_back(
-            q_QH, k_KH, v_KH, do_QH, level_Q, delta_Q, words_Q, keys_K, visible, half, scale, threshold, grow,
-            DROP, PRECISION,
+            q_QH, k_KH, v_KH, do_QH, level_Q, delta_Q, words_Q, tl.program_id(1) * K, visible, scale, threshold, grow,
+            K, DROP, PRECISION,
         )  # fmt: skip
         dv_KH = tl.dot(tl.trans(mixing_QK), do_QH, dv_KH, input_precision=PRECISION)
         dk_KH = tl.dot(tl.trans(ds_QK), q_QH, dk_KH, input_precision=PRECISION)
@@ -232,5 +224,5 @@ def numbers(
     return (
         unused if lengths_B is None else lengths_B,
         unused if drop.keys_B is None else drop.keys_B,
-        drop.site, length, (length + 1) // 2, heads, head**-0.5, drop.threshold, drop.grow,
+        drop.site, length, heads, head**-0.5, drop.threshold, drop.grow,
     )  # fmt: skip

@@ -34,6 +34,12 @@ def word(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def uniform(words):  # type: ignore[no-untyped-def]
+    """`rng.uniform` of uint32 words."""
+    return ((words >> 9).to(tl.float32) + 0.5) * (1.0 / 8388608.0)
+
+
+@triton.jit
 def row_words(keys, site, rows):  # type: ignore[no-untyped-def]
     """The words that the rows of one place in the network start from; `site` as `rng.address` gives it."""
     return words_under(mix(word(keys) ^ word(site)) + GOLDEN, rows)
@@ -46,17 +52,11 @@ def words_under(keys, rows):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def kept(words_R, columns_C, threshold):  # type: ignore[no-untyped-def]
-    """(R, C) twice: which elements of the first and of the second half of each row are kept."""
-    words_RC = mix(words_R[:, None] ^ mix(word(columns_C))[None, :])
-    return (words_RC & 0xFFFF) >= threshold, (words_RC >> 16) >= threshold
-
-
-@triton.jit
-def kept_rows(words_R, threshold, C: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(R, 2·C) which elements of whole rows are kept."""
-    low_RC, high_RC = kept(words_R, tl.arange(0, C), threshold)
-    return tl.join(low_RC, high_RC).permute(0, 2, 1).reshape(words_R.shape[0], 2 * C)
+def kept(words_R, first, threshold, C: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(R, C) which elements of rows are kept, from column `first` on, which is even: two side by side share a word."""
+    columns = first // 2 + tl.arange(0, C // 2)
+    words = mix(words_R[:, None] ^ mix(word(columns))[None, :])
+    return tl.interleave(words & 0xFFFF, words >> 16) >= threshold
 
 
 @triton.jit

@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.attention import LONGEST, kept_pairs, key_of, probabilities
+from electra.kernels.attention import LONGEST, softmax
 from electra.kernels.gelu import gelu_of
-from electra.kernels.hashing import Drop, kept_rows, precision, row_words
+from electra.kernels.hashing import Drop, kept, precision, row_words
 
 WIDTHS = (32, 64)
 """Layers of one head. With several, what Triton 3.6 makes of the kernel is wrong on a GPU, or fails."""
@@ -42,7 +42,7 @@ def _drop_add_norm(  # type: ignore[no-untyped-def]
     kind = out.dtype.element_ty
     all_D = tl.arange(0, D)
     if DROP:
-        f = tl.where(kept_rows(words_L, threshold, D // 2), f * grow, 0.0)
+        f = tl.where(kept(words_L, 0, threshold, D), f * grow, 0.0)
     f += residual.to(tl.float32)
     tl.store(summed + place, f.to(kind), inside)
     mean_L = tl.sum(f, 1) / D
@@ -59,7 +59,7 @@ def _drop_add_norm(  # type: ignore[no-untyped-def]
 def _narrow_forward(  # type: ignore[no-untyped-def]
     x, qkv_w, qkv_b, out_w, out_b, gamma1, beta1, up_w, up_b, down_w, down_b, gamma2, beta2,
     qkv, mixed, sum1, mean1, rstd1, y, inner, sum2, mean2, rstd2, z,
-    lengths, keys, site0, site1, site2, length, half, scale,
+    lengths, keys, site0, site1, site2, length, scale,
     attention_threshold, attention_grow, threshold, grow, eps,
     D: tl.constexpr, F: tl.constexpr, W: tl.constexpr, L: tl.constexpr,
     RAGGED: tl.constexpr, ATTENTION_DROP: tl.constexpr, DROP: tl.constexpr,
@@ -69,29 +69,27 @@ def _narrow_forward(  # type: ignore[no-untyped-def]
     text = tl.program_id(0)
     first = text.to(tl.int64) * length
     rows_L = tl.arange(0, L)
-    key_L = key_of(rows_L, half)
-    there_L = (rows_L // 2 < half) & (key_L < length)
     all_D = tl.arange(0, D)
     inside = (rows_L < length)[:, None]
     base = x + first * D + all_D[None, :]
     x_LD = tl.load(base + rows_L[:, None] * D, inside, 0.0)
-    pairs_LD = tl.load(base + key_L[:, None] * D, there_L[:, None], 0.0)
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
     q = _linear(x_LD, qkv_w, qkv_b, all_D, all_D, D, PRECISION).to(kind)
-    k = _linear(pairs_LD, qkv_w, qkv_b, D + all_D, all_D, D, PRECISION).to(kind)
-    v = _linear(pairs_LD, qkv_w, qkv_b, 2 * D + all_D, all_D, D, PRECISION).to(kind)
-    here = qkv + first * 3 * D + all_D[None, :]
-    tl.store(here + rows_L[:, None] * (3 * D), q, inside)
-    tl.store(here + D + key_L[:, None] * (3 * D), k, there_L[:, None])
-    tl.store(here + 2 * D + key_L[:, None] * (3 * D), v, there_L[:, None])
+    k = _linear(x_LD, qkv_w, qkv_b, D + all_D, all_D, D, PRECISION).to(kind)
+    v = _linear(x_LD, qkv_w, qkv_b, 2 * D + all_D, all_D, D, PRECISION).to(kind)
+    here = qkv + first * 3 * D + rows_L[:, None] * (3 * D) + all_D[None, :]
+    tl.store(here, q, inside)
+    tl.store(here + D, k, inside)
+    tl.store(here + 2 * D, v, inside)
     # Rows past the end are the bias alone, and nobody sees them.
-    p = probabilities(q, k, there_L & (key_L < visible), scale, PRECISION)
+    e, share_L = softmax(q, k, rows_L < visible, scale, PRECISION)
     if ATTENTION_DROP:
         words_L = row_words(tl.load(keys + text), site0, rows_L)
-        p = tl.where(kept_pairs(words_L, attention_threshold, L // 2), p * attention_grow, 0.0)
-    m = tl.dot(p.to(kind), v, input_precision=PRECISION).to(kind)
+        e = tl.where(kept(words_L, 0, attention_threshold, L), e, 0.0)
+        share_L *= attention_grow
+    m = (tl.dot(e.to(kind), v, input_precision=PRECISION) * share_L[:, None]).to(kind)
     tl.store(mixed + first * D + rows_L[:, None] * D + all_D[None, :], m, inside)
     f = _linear(m, out_w, out_b, all_D, all_D, D, PRECISION)
     place = first * D + rows_L[:, None] * D + all_D[None, :]
@@ -142,7 +140,7 @@ def run_layer(
     _narrow_forward[(tokens // length,)](
         x_TD, *weights, qkv, mixed, sum1, mean1, rstd1, y, inner, sum2, mean2, rstd2, z,
         x_TD if lengths_B is None else lengths_B, keys, *(drop.site for drop in drops),
-        length, (length + 1) // 2, width**-0.5,
+        length, width**-0.5,
         drops[0].threshold, drops[0].grow, drops[1].threshold, drops[1].grow, eps,
         D=width, F=inner.shape[1], W=COLUMNS, L=block,
         RAGGED=lengths_B is not None, ATTENTION_DROP=drops[0].keys_B is not None, DROP=drops[1].keys_B is not None,

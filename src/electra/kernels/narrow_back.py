@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.attention import kept_pairs, key_of, probabilities
+from electra.kernels.attention import softmax
 from electra.kernels.gelu import gelu_of, slope_of
-from electra.kernels.hashing import Drop, kept_rows, precision, row_words
+from electra.kernels.hashing import Drop, kept, precision, row_words
 from electra.kernels.narrow import COLUMNS, WARPS
 
 
@@ -37,7 +37,7 @@ def _norm_drop_back(  # type: ignore[no-untyped-def]
     dz = (dy - level_L[:, None] - x * slope_L[:, None]) * rstd_L[:, None]
     branch = dz
     if DROP:
-        branch = tl.where(kept_rows(words_L, threshold, D // 2), dz * grow, 0.0)
+        branch = tl.where(kept(words_L, 0, threshold, D), dz * grow, 0.0)
     tl.store(line + 2 * D + all_D, tl.sum(branch, 0))
     return dz, branch
 
@@ -47,7 +47,7 @@ def _narrow_backward(  # type: ignore[no-untyped-def]
     gradient, qkv_w, out_w, gamma1, up_w, down_w, gamma2,
     qkv, sum1, mean1, rstd1, inner, sum2, mean2, rstd2,
     d_down, d_inner, d_out, d_x, lines1, lines2, up_lines, qkv_lines,
-    lengths, keys, site0, site1, site2, length, half, scale,
+    lengths, keys, site0, site1, site2, length, scale,
     attention_threshold, attention_grow, threshold, grow,
     D: tl.constexpr, F: tl.constexpr, W: tl.constexpr, L: tl.constexpr,
     RAGGED: tl.constexpr, ATTENTION_DROP: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
@@ -92,44 +92,36 @@ def _narrow_backward(  # type: ignore[no-untyped-def]
     out_LD = branch.to(kind)
     tl.store(d_out + place, out_LD, inside)
     do = tl.dot(out_LD, tl.load(out_w + square), input_precision=PRECISION).to(kind)
-    key_L = key_of(rows_L, half)
-    there_L = (rows_L // 2 < half) & (key_L < length)
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
-    here = qkv + first * 3 * D + all_D[None, :]
-    natural = here + rows_L[:, None] * (3 * D)
-    pair = here + key_L[:, None] * (3 * D)
-    q = tl.load(natural, inside, 0.0)
-    k = tl.load(pair + D, there_L[:, None], 0.0)
-    v = tl.load(pair + 2 * D, there_L[:, None], 0.0)
-    p = probabilities(q, k, there_L & (key_L < visible), scale, PRECISION)
-    d = tl.dot(do, tl.trans(v), input_precision=PRECISION)
-    mixing = p.to(kind)
+    here = qkv + first * 3 * D + rows_L[:, None] * (3 * D) + all_D[None, :]
+    q = tl.load(here, inside, 0.0)
+    k = tl.load(here + D, inside, 0.0)
+    v = tl.load(here + 2 * D, inside, 0.0)
+    e, share_L = softmax(q, k, rows_L < visible, scale, PRECISION)
     if ATTENTION_DROP:
         words_L = row_words(tl.load(keys + text), site0, rows_L)
-        keep = kept_pairs(words_L, attention_threshold, L // 2)
-        d = tl.where(keep, d * attention_grow, 0.0)
-        mixing = tl.where(keep, p * attention_grow, 0.0).to(kind)
-    dv = tl.dot(tl.trans(mixing), do, input_precision=PRECISION)
-    s = (p * (d - tl.sum(p * d, 1)[:, None]) * scale).to(kind)
-    dq = tl.dot(s, k, input_precision=PRECISION)
-    dk = tl.dot(tl.trans(s), q, input_precision=PRECISION)
+        m = tl.where(kept(words_L, 0, attention_threshold, L), e * (share_L * attention_grow)[:, None], 0.0)
+    else:
+        m = e * share_L[:, None]
+    d = tl.dot(do, tl.trans(v), input_precision=PRECISION) * m
+    dv = tl.dot(tl.trans(m.to(kind)), do, input_precision=PRECISION)
+    s = (d - e * (tl.sum(d, 1) * share_L)[:, None]).to(kind)
+    dq = tl.dot(s, k, input_precision=PRECISION) * scale
+    dk = tl.dot(tl.trans(s), q, input_precision=PRECISION) * scale
     line = qkv_lines + text * 3 * D + all_D
     tl.store(line, tl.sum(dq, 0))
     tl.store(line + D, tl.zeros([D], tl.float32))  # what is added to all keys changes no softmax
     tl.store(line + 2 * D, tl.sum(dv, 0))
     tl.debug_barrier()  # all that is overwritten has been read
-    dq_LD = dq.to(kind)
-    tl.store(natural, dq_LD, inside)
-    tl.store(pair + D, dk.to(kind), there_L[:, None])
-    tl.store(pair + 2 * D, dv.to(kind), there_L[:, None])
-    tl.debug_barrier()  # and is read again, in the order of the tokens
+    dq_LD, dk_LD, dv_LD = dq.to(kind), dk.to(kind), dv.to(kind)
+    tl.store(here, dq_LD, inside)
+    tl.store(here + D, dk_LD, inside)
+    tl.store(here + 2 * D, dv_LD, inside)
     dx = tl.dot(dq_LD, tl.load(qkv_w + square), dx, input_precision=PRECISION)
-    dx = tl.dot(tl.load(natural + D, inside, 0.0), tl.load(qkv_w + D * D + square), dx, input_precision=PRECISION)
-    dx = tl.dot(
-        tl.load(natural + 2 * D, inside, 0.0), tl.load(qkv_w + 2 * D * D + square), dx, input_precision=PRECISION
-    )
+    dx = tl.dot(dk_LD, tl.load(qkv_w + D * D + square), dx, input_precision=PRECISION)
+    dx = tl.dot(dv_LD, tl.load(qkv_w + 2 * D * D + square), dx, input_precision=PRECISION)
     tl.store(d_x + place, dx.to(kind), inside)
 
 
@@ -154,7 +146,7 @@ def run_backward(
         gradient_TD, qkv_w, out_w, gamma1, up_w, down_w, gamma2,
         qkv, *norms[:3], inner, *norms[3:], d_down, d_inner, d_out, d_x_TD, *lines,
         gradient_TD if lengths_B is None else lengths_B, keys, *(drop.site for drop in drops),
-        length, (length + 1) // 2, width**-0.5,
+        length, width**-0.5,
         drops[0].threshold, drops[0].grow, drops[1].threshold, drops[1].grow,
         D=width, F=inner.shape[1], W=COLUMNS, L=max(32, triton.next_power_of_2(length)),
         RAGGED=lengths_B is not None, ATTENTION_DROP=drops[0].keys_B is not None, DROP=drops[1].keys_B is not None,

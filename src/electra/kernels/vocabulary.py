@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.hashing import mix, word
+from electra.kernels.hashing import mix, uniform, word
 from electra.kernels.sums import sum_lines
 
 BLOCK = 128
@@ -23,12 +23,6 @@ STEP = 32  # blocks at a time
 WARPS = 4
 ROWS, COLUMNS, MOST_LINES = 4, 1024, 64
 """Of a program on the way back, at a time, and how many lines of sums all programs write at most."""
-
-
-@triton.jit
-def _uniform(words):  # type: ignore[no-untyped-def]
-    """`rng.uniform`."""
-    return ((words >> 9).to(tl.float32) + 0.5) * (1.0 / 8388608.0)
 
 
 @triton.jit
@@ -70,9 +64,9 @@ def _vocabulary_forward(  # type: ignore[no-untyped-def]
         zero = tl.zeros([], tl.uint32)
         tl.debug_barrier()
         total_K = tl.exp(tl.load(scratch + blocks_K) - log_total)
-        block = _pick(total_K, blocks_K, _uniform(mix(key ^ mix(zero))))
+        block = _pick(total_K, blocks_K, uniform(mix(key ^ mix(zero))))
         weights_T = tl.exp(tl.load(start + block * T + inside_T).to(tl.float32) - log_total)
-        entry = _pick(weights_T, inside_T, _uniform(mix(key ^ mix(zero + 1))))
+        entry = _pick(weights_T, inside_T, uniform(mix(key ^ mix(zero + 1))))
         tl.store(sampled + row, (block * T + entry).to(tl.int64))
 
 

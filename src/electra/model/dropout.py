@@ -32,15 +32,15 @@ def keep_mask(keys_B: Tensor, rows: int, width: int, rate: float) -> Tensor:
     """(B, rows, width) booleans, true with probability 1 - rate.
 
     Each row has a word of its own, from which the words of its elements follow; each of these serves two elements,
-    half a row apart. Kernels compute the same bits.
+    side by side. Kernels compute the same bits.
     """
-    half = (width + 1) // 2
+    pairs = (width + 1) // 2
     row_BR = rng.bits(keys_B[:, None], index_table(rows, keys_B.device)[None, :])
-    words_BRH = rng.bits(row_BR[..., None], index_table(half, keys_B.device))
+    words_BRP = rng.bits(row_BR[..., None], index_table(pairs, keys_B.device))
     threshold = rng.drop_threshold(rate)
-    low_BRH = (words_BRH & 0xFFFF) >= threshold
-    high_BRH = ((words_BRH >> 16) & 0xFFFF) >= threshold
-    return torch.cat((low_BRH, high_BRH), dim=2)[..., :width]
+    low_BRP = (words_BRP & 0xFFFF) >= threshold
+    high_BRP = ((words_BRP >> 16) & 0xFFFF) >= threshold
+    return torch.stack((low_BRP, high_BRP), dim=3).flatten(2)[..., :width]
 
 
 def dropout(x: Tensor, rate: float, keys_B: Tensor | None) -> Tensor:

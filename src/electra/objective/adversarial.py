@@ -69,8 +69,8 @@ class Adversarial:
         weights, slot_count = self.rtd.weights, counts[0].clamp(min=1)
         loss = weights.rtd_weight * found.rtd_sum / counts[1].clamp(min=1)
         loss = loss + (weights.mlm_weight * climb_sum + baseline_sum) / slot_count
-        sums = (*found.sums, (reward_M * used_M).sum(), baseline_sum.detach(), (entropy_M * used_M).sum())
-        return Outcome(loss, torch.stack([value.float() for value in sums]))
+        more = torch.stack([(reward_M * used_M).sum(), baseline_sum.detach(), (entropy_M * used_M).sum()])
+        return Outcome(loss, torch.cat((found.sums, more.float())))
 
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
         return self.rtd.evaluate(model, batch)

@@ -11,14 +11,14 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from electra.batches.masking import Slots, choose
+from electra.batches.masking import Slots
 from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import Electra
 from electra.model.heads import CopyHead
 from electra.objective.base import Evaluation, Outcome, Restoring
 from electra.objective.copying import restore, restoring_loss
-from electra.objective.corrupt import pad_vocabulary
+from electra.objective.corrupt import choose_slots, pad_vocabulary
 from electra.objective.propose import Proposer, judge_proposal, put_samples
 from electra.objective.rtd import detection_states
 from electra.objective.words import loss_of_slots
@@ -38,7 +38,7 @@ class AllTokensMLM:
     stats = ("mlm_sum", "slots", "main_sum", "tokens", "replaced", "copy_sum")
 
     def plan(self, batch: Sequences) -> Slots:
-        return choose(batch.ids_BL, batch.lengths_B, batch.keys_B, masking=self.masking, special=self.special)
+        return choose_slots(batch, self.masking, self.special)
 
     def counts(self, batch: Sequences, slots: Slots) -> Tensor:
         return torch.stack((slots.used_BS.sum(), batch.lengths_B.sum())).float()

@@ -50,13 +50,13 @@ class Contrastive:
         whole_M = left_whole(batch.keys_B, weights.contrastive_share)[:, None].expand_as(slots.used_BS).flatten()
         kept = proposal._replace(sampled_M=torch.where(whole_M, proposal.gold_M, proposal.sampled_M))
         found = self.rtd.detect(electra, batch, slots, kept, loss_of_slots(kept.nll_M, slots))
-        corrupted_B = found.replaced_BL.any(1)
+        corrupted_B = (found.seen_BL != batch.ids_BL).any(1)
         scores_B = electra.sentence_head(found.hidden_BLD[:, 0]).squeeze(1).float()
         sentence_sum = F.binary_cross_entropy_with_logits(scores_B, corrupted_B.float(), reduction="sum")
         loss = self.rtd.weighed(found, counts) + weights.contrastive_weight * sentence_sum / counts[2].clamp(min=1)
         right, sequences = ((scores_B > 0) == corrupted_B).sum(), torch.ones_like(scores_B).sum()
-        sums = (*found.sums, sentence_sum.detach(), right, sequences)
-        return Outcome(loss, torch.stack([value.float() for value in sums]))
+        more = torch.stack([sentence_sum.detach(), right.float(), sequences])
+        return Outcome(loss, torch.cat((found.sums, more)))
 
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
         return self.rtd.evaluate(model, batch)

@@ -1,4 +1,6 @@
-"""Showing the reader less than the text, and putting samples in its place.
+"""Choosing what is predicted, showing the reader less than the text, and putting samples in its place.
+
+On a GPU each is one kernel; `batches.masking` and what stands here say what it computes.
 
 Shapes: B sequences, L length, S prediction slots, M = B·S, V vocabulary (padded to whole blocks), K blocks.
 """
@@ -10,26 +12,51 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from electra import rng
-from electra.batches.masking import REPLACE, Slots, put, show_draws
+from electra.batches.masking import REPLACE, Slots, choose, put, show_draws, slot_count
 from electra.batches.sequences import Sequences
+from electra.config.schema import MaskingConfig
+from electra.kernels import one_launch
 
 BLOCK = 128  # vocabulary entries that sampling sums up together
 NEVER = -1e4  # a logit that no softmax picks
 
 
+def choose_slots(batch: Sequences, masking: MaskingConfig, special: tuple[int, ...]) -> Slots:
+    """The positions to predict: the rounded share of each row's tokens, never a special token or padding."""
+    if one_launch(batch.ids_BL):
+        from electra.kernels import slots as kernel
+
+        count = max(1, slot_count(batch.ids_BL.shape[1], masking.rate))
+        again = masking.policy != "without_replacement"
+        given = (batch.ids_BL, batch.lengths_B, batch.keys_B)
+        return kernel.choose(*given, slots=count, rate=masking.rate, again=again, special=special)
+    return choose(batch.ids_BL, batch.lengths_B, batch.keys_B, masking=masking, special=special)
+
+
 def mask(batch: Sequences, slots: Slots, *, masked_share: float, mask_id: int) -> Tensor:
     """Ids with [MASK] at a share of the slots and the original token at the rest (the generator's input)."""
+    if one_launch(batch.ids_BL):
+        return _shown(batch, slots, hidden=masked_share, written=masked_share, mask_id=mask_id, vocab=1)
     hide_BS = slots.used_BS & (show_draws(slots, batch.keys_B) < masked_share)
     return put(batch.ids_BL, slots.positions_BS, torch.full_like(slots.positions_BS, mask_id), hide_BS)
 
 
 def mask_bert(batch: Sequences, slots: Slots, *, mask_id: int, vocab: int) -> Tensor:
     """Ids with 80 % of the slots [MASK], 10 % a random token and 10 % the original one."""
+    if one_launch(batch.ids_BL):
+        return _shown(batch, slots, hidden=0.8, written=0.9, mask_id=mask_id, vocab=vocab)
     draw_BS = show_draws(slots, batch.keys_B)
     # The part of the draw inside (0.8, 0.9) is itself uniform and picks the random token.
     random_BS = ((draw_BS - 0.8) * 10 * vocab).long().clamp(0, vocab - 1)
     value_BS = torch.where(draw_BS < 0.8, mask_id, random_BS)
     return put(batch.ids_BL, slots.positions_BS, value_BS, slots.used_BS & (draw_BS < 0.9))
+
+
+def _shown(batch: Sequences, slots: Slots, *, hidden: float, written: float, mask_id: int, vocab: int) -> Tensor:
+    from electra.kernels import slots as kernel
+
+    shares = {"hidden": hidden, "written": written}
+    return kernel.show(batch.ids_BL, batch.keys_B, slots, **shares, mask_id=mask_id, vocab=vocab)
 
 
 def pad_vocabulary(table_VE: Tensor, bias_V: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,6 +106,10 @@ def _pick(weights_MK: Tensor, draw_M1: Tensor) -> Tensor:
 
 def slot_keys(batch: Sequences, slots: Slots) -> Tensor:
     """(M,) keys, one for each slot's replacement."""
+    if one_launch(batch.keys_B):
+        from electra.kernels import slots as kernel
+
+        return kernel.slot_keys(batch.keys_B, slots.positions_BS.shape[1])
     number_S = torch.arange(slots.positions_BS.shape[1], dtype=torch.int32, device=batch.keys_B.device)
     keys_BS: Tensor = rng.fold(rng.fold(batch.keys_B, REPLACE)[:, None], number_S[None, :])
     return keys_BS.flatten()
@@ -86,6 +117,10 @@ def slot_keys(batch: Sequences, slots: Slots) -> Tensor:
 
 def replace(batch: Sequences, slots: Slots, sampled_BS: Tensor, *, official: bool) -> Tensor:
     """Ids with the samples at the slots; `official` averages the ids of a position drawn twice, as released."""
+    if one_launch(batch.ids_BL):  # without duplicates the mean is the sample itself
+        from electra.kernels import slots as kernel
+
+        return kernel.replace(batch.ids_BL, slots, sampled_BS)
     if not official:
         return put(batch.ids_BL, slots.positions_BS, sampled_BS, slots.used_BS)
     length = batch.ids_BL.shape[1]

@@ -27,13 +27,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from electra.batches.masking import Slots, candidates, choose, put
+from electra.batches.masking import Slots, candidates, put
 from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import Electra
 from electra.model.heads import MaskedHead
 from electra.objective.base import Evaluation, Outcome
-from electra.objective.corrupt import pad_vocabulary
+from electra.objective.corrupt import choose_slots, pad_vocabulary
 from electra.objective.propose import Proposal, TwoTowerNetwork, judge_proposal, put_samples
 from electra.objective.rtd import detection_logits
 
@@ -65,7 +65,7 @@ class Electric:
     stats = ("mlm_sum", "rtd_sum", "judged", "rtd_right", "replaced", "tokens")
 
     def plan(self, batch: Sequences) -> Slots:
-        return choose(batch.ids_BL, batch.lengths_B, batch.keys_B, masking=self.masking, special=self.special)
+        return choose_slots(batch, self.masking, self.special)
 
     def counts(self, batch: Sequences, slots: Slots) -> Tensor:
         return self._judged(batch).sum().float()[None]

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from electra import rng
-from electra.batches.masking import Slots, choose
+from electra.batches.masking import Slots
 from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import DISCRIMINATOR_SITE, Bert
 from electra.objective.base import Evaluation, Outcome, gather_slots
-from electra.objective.corrupt import mask_bert
+from electra.objective.corrupt import choose_slots, mask_bert
 from electra.objective.words import Words, foretell, loss_of_slots
 
 
@@ -32,7 +32,7 @@ class MaskedLanguageModelling:
     stats = ("mlm_sum", "slots", "mlm_right", "tokens")
 
     def plan(self, batch: Sequences) -> Slots:
-        return choose(batch.ids_BL, batch.lengths_B, batch.keys_B, masking=self.masking, special=self.special)
+        return choose_slots(batch, self.masking, self.special)
 
     def counts(self, batch: Sequences, slots: Slots) -> Tensor:
         return slots.used_BS.sum().float()[None]

@@ -11,12 +11,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from electra.batches.masking import Slots, choose
+from electra.batches.masking import Slots
 from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import Electra
 from electra.model.heads import MaskedHead
 from electra.objective.base import Evaluation, Outcome, Restoring, gather_slots
+from electra.objective.corrupt import choose_slots
 from electra.objective.propose import Proposer, judge_proposal, put_samples
 from electra.objective.rtd import detection_states
 from electra.objective.words import Words, foretell, loss_of_slots
@@ -37,7 +38,7 @@ class ReplaceMLM:
     stats = ("mlm_sum", "slots", "main_sum", "main_right", "tokens", "replaced")
 
     def plan(self, batch: Sequences) -> Slots:
-        return choose(batch.ids_BL, batch.lengths_B, batch.keys_B, masking=self.masking, special=self.special)
+        return choose_slots(batch, self.masking, self.special)
 
     def counts(self, batch: Sequences, slots: Slots) -> Tensor:
         return slots.used_BS.sum().float()[None]

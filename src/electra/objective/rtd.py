@@ -13,12 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra import rng
-from electra.batches.masking import Slots, choose
+from electra.batches.masking import Slots
 from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig, ObjectiveConfig
+from electra.kernels import one_launch
 from electra.model.electra import DISCRIMINATOR_SITE, Electra
 from electra.objective.base import Evaluation, Outcome
 from electra.objective.beside import step_aside, step_back
+from electra.objective.corrupt import choose_slots
 from electra.objective.propose import Proposal, Proposer, judge_proposal, put_samples
 from electra.objective.words import loss_of_slots
 
@@ -29,10 +31,10 @@ class Detection(NamedTuple):
     mlm_sum: Tensor
     rtd_sum: Tensor
     bce_BL: Tensor
-    sums: tuple[Tensor, ...]
+    sums: Tensor
     """In the order of the objective's `stats`."""
     hidden_BLD: Tensor
-    replaced_BL: Tensor
+    seen_BL: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +52,7 @@ class ReplacedTokenDetection:
     stats = ("mlm_sum", "slots", "rtd_sum", "tokens", "replaced", "rtd_right", "judged")
 
     def plan(self, batch: Sequences) -> Slots:
-        return choose(batch.ids_BL, batch.lengths_B, batch.keys_B, masking=self.masking, special=self.special)
+        return choose_slots(batch, self.masking, self.special)
 
     def counts(self, batch: Sequences, slots: Slots) -> Tensor:
         return torch.stack((slots.used_BS.sum(), self._judged(batch, slots).sum())).float()
@@ -62,7 +64,7 @@ class ReplacedTokenDetection:
         mlm_sum = loss_of_slots(proposal.nll_M, slots)
         step_back(main)
         found = self.detect(electra, batch, slots, proposal, mlm_sum)
-        return Outcome(self.weighed(found, counts), torch.stack([value.float() for value in found.sums]))
+        return Outcome(self.weighed(found, counts), found.sums)
 
     def weighed(self, found: Detection, counts: Tensor) -> Tensor:
         """The loss of what `detect` found; a generator that does not learn has no part in it."""
@@ -74,23 +76,27 @@ class ReplacedTokenDetection:
     def detect(self, model: Electra, batch: Sequences, slots: Slots, proposal: Proposal, mlm_sum: Tensor) -> Detection:
         """The losses of both networks over what was proposed, with dropout in the discriminator."""
         seen_BL = put_samples(batch, slots, proposal, self.masking)
-        replaced_BL = seen_BL != batch.ids_BL
         hidden_BLD = detection_states(model, batch, seen_BL, dropout=True)
         scores_BL = model.discriminator_head(hidden_BLD)
-        judged_BL = self._judged(batch, slots)
+        rtd_sum, figures, bce_BL = self._judge(batch, slots, scores_BL, seen_BL)
+        sums = torch.cat((mlm_sum.detach()[None], figures))
+        return Detection(mlm_sum, rtd_sum, bce_BL, sums, hidden_BLD, seen_BL)
+
+    def _judge(
+        self, batch: Sequences, slots: Slots, scores_BL: Tensor, seen_BL: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The discriminator's loss, the log's sums after that of the generator's loss, and the loss token by token."""
+        if one_launch(scores_BL) and not self.chosen_only:
+            from electra.kernels.detect import detect
+
+            return detect(scores_BL, seen_BL, batch.ids_BL, batch.lengths_B, slots.used_BS)
+        replaced_BL, judged_BL = seen_BL != batch.ids_BL, self._judged(batch, slots)
         bce_BL = F.binary_cross_entropy_with_logits(scores_BL, replaced_BL.float(), reduction="none")
         rtd_sum = (bce_BL * judged_BL).sum()
         right = (((scores_BL > 0) == replaced_BL) & judged_BL).sum()
-        sums = (
-            mlm_sum.detach(),
-            slots.used_BS.sum(),
-            rtd_sum.detach(),
-            batch.lengths_B.sum(),
-            replaced_BL.sum(),
-            right,
-            judged_BL.sum(),
-        )
-        return Detection(mlm_sum, rtd_sum, bce_BL, sums, hidden_BLD, replaced_BL)
+        tokens, judged = batch.lengths_B.sum(), judged_BL.sum()
+        figures = (slots.used_BS.sum(), rtd_sum.detach(), tokens, replaced_BL.sum(), right, judged)
+        return rtd_sum, torch.stack([value.float() for value in figures]), bce_BL
 
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
         electra = cast(Electra, model)

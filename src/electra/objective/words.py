@@ -29,12 +29,13 @@ def foretell(
     head: MaskedHead, hidden_MD: Tensor, table_VE: Tensor, gold_M: Tensor, keys_M: Tensor | None = None
 ) -> Words:
     """What the head says of the words at some places, from the encoder's states there."""
-    table_VE, bias_V = pad_vocabulary(table_VE, head.bias)
     if head.fused and hidden_MD.is_cuda:
         from electra.kernels.vocabulary import predict
 
         x_ME = head.states(hidden_MD)
-        return Words(*predict(x_ME, table_VE.to(x_ME.dtype), bias_V.to(x_ME.dtype), gold_M, keys_M))
+        padded = pad_vocabulary(table_VE.to(x_ME.dtype), head.bias.to(x_ME.dtype))
+        return Words(*predict(x_ME, *padded, gold_M, keys_M))
+    table_VE, bias_V = pad_vocabulary(table_VE, head.bias)
     logits_MV = head(hidden_MD, table_VE, bias_V)
     logp_MV = logits_MV.float().log_softmax(1)
     nll_M = F.nll_loss(logp_MV, gold_M, reduction="none")

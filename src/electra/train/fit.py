@@ -21,7 +21,7 @@ COMPILE_FROM_STEPS, COMPILE_FROM_MINUTES = 100_000, 15.0
 
 def fit_model(model: nn.Module, config: Config, device: torch.device, *, rows: int) -> None:
     """Have the model computed as the settings and the machine ask, for a process's `rows` of a batch."""
-    kernels.hash_in_one_launch(config.train.kernels != "plain")
+    kernels.in_one_launch(config.train.kernels != "plain")
     if config.train.kernels == "plain":
         use_plain_operations(model)
     if pays_to_recompute(config, device, rows):

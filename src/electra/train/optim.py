@@ -59,7 +59,7 @@ class Update:
         """The gradient's norm before clipping, and 1 where the step was skipped."""
         master, optim = self._master, self._optim
         norm = torch.linalg.vector_norm(master.gradient)
-        skipped = (~torch.isfinite(norm)).float()
+        skipped = (norm - norm != 0).float()  # of what is not finite, NaN
         divisor = (norm / optim.clip).clamp(min=1.0)
         if self._groups is not None:
             self._in_one_launch(self._groups, divisor, skipped)

@@ -39,13 +39,14 @@ class Stepper:
         self._world, self._micro = world, micro_batch
         device = master.weights.device
         self._capture = captured and device.type == "cuda"
-        self._plan: Callable[[Tensor], tuple[Slots, Tensor]] = self._plan_batch
-        self._loss: Callable[[Tensor, Slots, Tensor], Outcome] = self._loss_part
+        self._plan: Callable[[Tensor], tuple[Sequences, Slots, Tensor]] = self._plan_batch
+        self._loss: Callable[[Sequences, Slots, Tensor], Outcome] = self._loss_part
         if compiled:
             self._plan = torch.compile(self._plan_batch, dynamic=False)
             self._loss = torch.compile(self._loss_part, dynamic=False)
         self._totals = torch.zeros(len(objective.stats) + 2, dtype=torch.float64, device=device)
         self._norm = torch.zeros((), device=device)
+        self._one = torch.ones(1, device=device)
         self._captured: Captured | None = None
 
     def __call__(self, rows: Tensor, lr: float) -> None:
@@ -78,30 +79,28 @@ class Stepper:
             self._work(rows)
 
     def _work(self, rows: Tensor) -> None:
-        slots, counts = self._plan(rows)
+        batch, slots, counts = self._plan(rows)
         self._world.sum_(counts)
         sums: Tensor | None = None
         for start in range(0, len(rows), self._micro):
             part = slice(start, start + self._micro)
-            outcome = self._loss(rows[part], Slots(slots.positions_BS[part], slots.used_BS[part]), counts)
+            texts, places = Sequences(*(x[part] for x in batch)), Slots(*(x[part] for x in slots))
+            outcome = self._loss(texts, places, counts)
             outcome.loss.backward()
             self._master.collect(first=start == 0)
             sums = outcome.sums if sums is None else sums + outcome.sums
         assert sums is not None
         self._world.sum_(self._master.gradient)
         norm, skipped = self._update()
-        sums = torch.where(torch.isfinite(sums) & (skipped == 0), sums, 0.0)
+        sums = torch.nan_to_num(sums, 0.0, 0.0, 0.0) * (1.0 - skipped)
         self._world.sum_(sums)
         self._norm.copy_(norm)
-        self._totals[:-2] += sums
-        self._totals[-2] += 1
-        self._totals[-1] += skipped
+        self._totals += torch.cat((sums, self._one, skipped[None]))
 
-    def _plan_batch(self, rows: Tensor) -> tuple[Slots, Tensor]:
+    def _plan_batch(self, rows: Tensor) -> tuple[Sequences, Slots, Tensor]:
         batch = unpack(rows)
         slots = self.objective.plan(batch)
-        return slots, self.objective.counts(batch, slots)
+        return batch, slots, self.objective.counts(batch, slots)
 
-    def _loss_part(self, rows: Tensor, slots: Slots, counts: Tensor) -> Outcome:
-        batch: Sequences = unpack(rows)
+    def _loss_part(self, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
         return self.objective.loss(self._model, batch, slots, counts)

@@ -1,0 +1,84 @@
+"""The detection loss and everything that is counted beside it: one reading of scores and ids, a program a text.
+
+The plain twin is in `objective.rtd`.
+
+Shapes: B texts, L length, S slots, N figures.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from electra.kernels.sums import sum_lines
+
+FIGURES = 6
+
+
+@triton.jit
+def _detect(  # type: ignore[no-untyped-def]
+    scores, seen, ids, lengths, used, losses, slopes, lines, row, length_row, width, slots,
+    L: tl.constexpr, S: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    text = tl.program_id(0).to(tl.int64)
+    place_L, number_S = tl.arange(0, L), tl.arange(0, S)
+    inside_L = place_L < width
+    length = tl.load(lengths + text * length_row)
+    score_L = tl.load(scores + text * width + place_L, inside_L, 0.0)
+    seen_L = tl.load(seen + text * width + place_L, inside_L, 0)
+    id_L = tl.load(ids + text * row + place_L, inside_L, 0)
+    replaced_L, real_L = seen_L != id_L, place_L < length
+    label_L = replaced_L.to(tl.float32)
+    small_L = tl.exp(-tl.abs(score_L))
+    loss_L = tl.maximum(score_L, 0.0) - score_L * label_L + tl.log(1.0 + small_L)
+    slope_L = tl.where(score_L > 0, 1.0, small_L) / (1.0 + small_L) - label_L
+    tl.store(losses + text * width + place_L, loss_L, inside_L)
+    tl.store(slopes + text * width + place_L, tl.where(real_L, slope_L, 0.0), inside_L)
+    right_L = ((score_L > 0) == replaced_L) & real_L
+    used_S = tl.load(used + text * slots + number_S, number_S < slots, 0).to(tl.float32)
+    line = lines + text * N
+    tl.store(line, tl.sum(used_S, 0))
+    tl.store(line + 1, tl.sum(tl.where(real_L, loss_L, 0.0), 0))
+    tl.store(line + 2, length.to(tl.float32))
+    tl.store(line + 3, tl.sum(label_L, 0))
+    tl.store(line + 4, tl.sum(right_L.to(tl.float32), 0))
+    tl.store(line + 5, length.to(tl.float32))
+
+
+class _Detect(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, scores_BL: Tensor, seen_BL: Tensor, ids_BL: Tensor, lengths_B: Tensor, used_BS: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        (texts, length), slots = scores_BL.shape, used_BS.shape[1]
+        losses_BL, slopes_BL = torch.empty(2, texts, length, dtype=torch.float32, device=scores_BL.device).unbind()
+        lines_BN = torch.empty(texts, FIGURES, dtype=torch.float32, device=scores_BL.device)
+        _detect[(texts,)](
+            scores_BL.contiguous(), seen_BL.contiguous(), ids_BL, lengths_B, used_BS.contiguous(),
+            losses_BL, slopes_BL, lines_BN, ids_BL.stride(0), lengths_B.stride(0), length, slots,
+            L=triton.next_power_of_2(length), S=triton.next_power_of_2(slots), N=FIGURES, num_warps=4,
+        )  # fmt: skip
+        figures_N = sum_lines(lines_BN[None])[0]
+        ctx.save_for_backward(slopes_BL)
+        ctx.mark_non_differentiable(figures_N, losses_BL)
+        return figures_N[1].clone(), figures_N, losses_BL
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        (slopes_BL,) = ctx.saved_tensors
+        return slopes_BL * gradient, None, None, None, None
+
+
+def detect(
+    scores_BL: Tensor, seen_BL: Tensor, ids_BL: Tensor, lengths_B: Tensor, used_BS: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss over all real tokens; slots, loss, tokens, replaced, right and judged ones; the loss token by token."""
+    with torch.cuda.device_of(scores_BL):
+        found: tuple[Tensor, Tensor, Tensor] = _Detect.apply(  # type: ignore[no-untyped-call]
+            scores_BL.float(), seen_BL, ids_BL, lengths_B, used_BS
+        )
+    return found

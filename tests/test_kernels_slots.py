@@ -1,0 +1,110 @@
+"""Slots, masks and samples by kernels: the plain functions' own, bit for bit; the detection loss, against float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from kernel_truth import HERE, leaf, off
+from torch import Tensor
+
+from electra.batches.masking import Slots, choose, slot_count
+from electra.batches.sequences import Sequences
+from electra.config.schema import MaskingConfig
+from electra.kernels import slots as kernel
+from electra.kernels.detect import detect
+from electra.objective.corrupt import mask, mask_bert, replace, slot_keys
+
+SPECIAL, VOCAB, MASK = (0, 2, 3, 4), 50, 4
+SHAPES = [(5, 16), (4, 33), (3, 128), (2, 200), (6, 21), (3, 9)]
+
+
+def batch_of(texts: int, length: int, *, seed: int) -> Sequences:
+    """Rows as they come from the loader: ids, lengths and keys side by side; one without a token to choose."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(0, VOCAB, (texts, length + 3), generator=generator).to(torch.int32)
+    rows[:, length] = torch.randint(1, length + 1, (texts,), generator=generator)
+    rows[0, length], rows[-1, :length] = length, SPECIAL[1]
+    rows[:, length + 2] = torch.randint(-(2**31), 2**31, (texts,), generator=generator)
+    return Sequences(rows[:, :length], rows[:, length], torch.zeros(texts, length), rows[:, length + 2])
+
+
+def there(batch: Sequences) -> Sequences:
+    return Sequences(*(part.to(HERE.device) for part in batch))
+
+
+def chosen(batch: Sequences, rate: float, policy: str) -> Slots:
+    count = max(1, slot_count(batch.ids_BL.shape[1], rate))
+    given = there(batch)
+    found = kernel.choose(
+        given.ids_BL, given.lengths_B, given.keys_B,
+        slots=count, rate=rate, again=policy == "official", special=SPECIAL,
+    )  # fmt: skip
+    return Slots(*(part.cpu() for part in found))
+
+
+def expected(batch: Sequences, rate: float, policy: str) -> Slots:
+    masking = MaskingConfig(rate=rate, policy=policy)  # type: ignore[arg-type]
+    return choose(batch.ids_BL, batch.lengths_B, batch.keys_B, masking=masking, special=SPECIAL)
+
+
+def same(got: Tensor, want: Tensor) -> bool:
+    return got.dtype == want.dtype and torch.equal(got.cpu(), want)
+
+
+@pytest.mark.parametrize("policy", ["official", "without_replacement"])
+@pytest.mark.parametrize("rate", [0.15, 0.5, 1.0])
+@pytest.mark.parametrize(("texts", "length"), SHAPES)
+def test_positions(texts: int, length: int, rate: float, policy: str) -> None:
+    batch = batch_of(texts, length, seed=length)
+    got, want = chosen(batch, rate, policy), expected(batch, rate, policy)
+    assert same(got.positions_BS, want.positions_BS) and same(got.used_BS, want.used_BS)
+    assert want.used_BS.any() and not want.used_BS[-1].any()
+
+
+@pytest.mark.parametrize(("texts", "length"), SHAPES)
+def test_what_is_shown_and_put_there(texts: int, length: int) -> None:
+    batch = batch_of(texts, length, seed=length)
+    slots = expected(batch, 0.5, "official")
+    given, moved = there(batch), Slots(*(part.to(HERE.device) for part in slots))
+    masked = kernel.show(given.ids_BL, given.keys_B, moved, hidden=0.85, written=0.85, mask_id=MASK, vocab=1)
+    assert same(masked, mask(batch, slots, masked_share=0.85, mask_id=MASK))
+    as_bert = kernel.show(given.ids_BL, given.keys_B, moved, hidden=0.8, written=0.9, mask_id=MASK, vocab=VOCAB)
+    assert same(as_bert, mask_bert(batch, slots, mask_id=MASK, vocab=VOCAB))
+    keys = slot_keys(batch, slots)
+    assert same(kernel.slot_keys(given.keys_B, slots.positions_BS.shape[1]), keys)
+    sampled = (keys.long() % VOCAB).view(slots.positions_BS.shape)
+    put = kernel.replace(given.ids_BL, moved, sampled.to(HERE.device))
+    assert same(put, replace(batch, slots, sampled, official=True))
+    distinct = expected(batch, 0.5, "without_replacement")
+    moved = Slots(*(part.to(HERE.device) for part in distinct))
+    put = kernel.replace(given.ids_BL, moved, sampled.to(HERE.device))
+    assert same(put, replace(batch, distinct, sampled, official=False))
+
+
+@pytest.mark.parametrize(("texts", "length"), SHAPES)
+def test_the_detection_loss_and_its_figures(texts: int, length: int) -> None:
+    batch = batch_of(texts, length, seed=length)
+    used = expected(batch, 0.15, "official").used_BS
+    generator = torch.Generator().manual_seed(length)
+    scores = torch.randn(texts, length, generator=generator) * 5
+    scores[0, :4] = torch.tensor([0.0, 100.0, -100.0, 20.0])
+    changed = torch.rand(texts, length, generator=generator) < 0.3
+    changed &= torch.arange(length) < batch.lengths_B[:, None]
+    seen = torch.where(changed, batch.ids_BL + 1, batch.ids_BL)
+    real = (torch.arange(length) < batch.lengths_B[:, None]).double()
+    source = leaf(scores)
+    losses = F.binary_cross_entropy_with_logits(source, changed.double(), reduction="none")
+    (losses * real).sum().backward()
+    assert source.grad is not None
+    given, parts = there(batch), (part.to(HERE.device) for part in (seen, used))
+    leaves = scores.to(HERE.device).requires_grad_()
+    moved, moved_used = parts
+    loss, figures, each = detect(leaves, moved, given.ids_BL, given.lengths_B, moved_used)
+    right = (((scores > 0) == changed) * real).sum()
+    tokens = batch.lengths_B.sum()
+    want = torch.stack([used.sum(), (losses * real).sum(), tokens, changed.sum(), right, tokens]).double()
+    assert off(figures, want) < 1e-6 and off(each, losses) < 1e-6 and off(loss, want[1]) < 1e-6
+    assert torch.equal(figures.cpu()[[0, 2, 3, 4, 5]], want[[0, 2, 3, 4, 5]].float())
+    (3 * loss).backward()
+    assert leaves.grad is not None and off(leaves.grad, 3 * source.grad) < 1e-6
