@@ -108,7 +108,8 @@ def test_checkpoints_to_score_are_saved() -> None:
         for scale in SCALES:
             for one in everything(name, scale):
                 steps, every = one.config.train.steps, one.config.checkpoint.every
-                assert [point.share for point in one.points] == list(EXPERIMENTS[name].checkpoints)
+                begun = 0.5 if one.config.train.algorithm == "two-stage" else 0.0
+                assert [point.share for point in one.points] == [s for s in EXPERIMENTS[name].checkpoints if s > begun]
                 for point in one.points[:-1]:
                     assert point.step % every == 0 and 0 < point.step < steps
                     assert abs(point.step / steps - point.share) < 0.05

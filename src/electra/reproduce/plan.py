@@ -14,6 +14,7 @@ from electra.reproduce.scale import CHOICE_SEEDS, REPORT_SEEDS, Scale
 
 LOG_LINES, SAVES = 100, 8  # of a run, about
 _WARMUP = "optim.warmup_steps"
+_HARDLY = 0.02  # of a run: what begins no longer ago is not scored
 _DECIDED = ("train.steps", "train.max_minutes", "checkpoint.every", "checkpoint.keep")
 
 
@@ -121,6 +122,7 @@ class _Maker:
                 paper=variant.paper_score(share),
             )
             for share in self.experiment.checkpoints
+            if share == 1.0 or share - _before(config) > _HARDLY
         ]
         return Planned(variant=variant, config=config, points=tuple(points))
 
@@ -163,6 +165,11 @@ class _Maker:
             f"train.log_every={max(1, steps // LOG_LINES)}",
             f"evaluate.every={max(1, steps // self.scale.evaluations)}",
         ]
+
+
+def _before(config: Config) -> float:
+    """The share of a run after which the network to be scored begins to learn."""
+    return sum(config.train.stage_steps[:-1]) / config.train.steps
 
 
 def steps_for(budget: float, *, cost: Callable[[int], float]) -> int:

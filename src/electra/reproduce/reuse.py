@@ -25,27 +25,39 @@ _JUDGING = ("scale", "tasks")
 
 
 def take_over(planned: Planned, *, out: Path, scorer: Scorer, folders: Sequence[Path]) -> None:
-    """Put a finished run of the same settings on the same data into the place of one not begun, from `folders`."""
+    """Put a finished run of the same settings on the same data into the place of one not begun, from `folders`.
+
+    A run whose scores are there too comes before one that is only trained.
+    """
     place = out / RUNS / planned.name
     if place.exists():
         return
-    for folder in folders:
-        for run in _runs(folder):
-            scores = [
-                (point, folder / SCORES / run.name / scorer.folder(planned, point).name) for point in planned.points
-            ]
-            judged = _judged_alike(folder, out, scorer) and all(path.is_dir() for _, path in scores)
-            if not _same(run, planned, folder=folder, out=out) or not (judged or _has_weights(run, planned)):
-                continue
-            with commit_dir(place) as aside:
-                shutil.copytree(run, aside, dirs_exist_ok=True, copy_function=_link)
-                (aside / CONFIG).unlink()
-                write_atomic(aside / CONFIG, to_toml(planned.config).encode())
-            say(f"{planned.name}: its run is {run.name} of {folder}")
-            for point, path in scores if judged else ():
-                with commit_dir(scorer.folder(planned, point)) as aside:
-                    shutil.copytree(path, aside, dirs_exist_ok=True)
-            return
+    same = [run for folder in folders for run in _runs(folder) if _same(run, planned, out=out)]
+    scored = [run for run in same if _judged_alike(_experiment(run), out, scorer) and _scored(run, planned, scorer)]
+    for run in scored or [run for run in same if _has_weights(run, planned)]:
+        with commit_dir(place) as aside:
+            shutil.copytree(run, aside, dirs_exist_ok=True, copy_function=_link)
+            (aside / CONFIG).unlink()
+            write_atomic(aside / CONFIG, to_toml(planned.config).encode())
+        say(f"{planned.name}: its run is {run.name} of {_experiment(run)}")
+        for there, here in _scores(run, planned, scorer) if scored else ():
+            with commit_dir(here) as aside:
+                shutil.copytree(there, aside, dirs_exist_ok=True)
+        return
+
+
+def _experiment(run: Path) -> Path:
+    return run.parent.parent
+
+
+def _scores(run: Path, planned: Planned, scorer: Scorer) -> list[tuple[Path, Path]]:
+    """Where the scores of a run's checkpoints are, and where they would be here."""
+    places = [scorer.folder(planned, point) for point in planned.points]
+    return [(_experiment(run) / SCORES / run.name / place.name, place) for place in places]
+
+
+def _scored(run: Path, planned: Planned, scorer: Scorer) -> bool:
+    return all(there.is_dir() for there, _ in _scores(run, planned, scorer))
 
 
 def _runs(folder: Path) -> Iterator[Path]:
@@ -54,9 +66,9 @@ def _runs(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in (folder / RUNS).glob("*") if (path / FACTS).is_file())
 
 
-def _same(run: Path, planned: Planned, *, folder: Path, out: Path) -> bool:
+def _same(run: Path, planned: Planned, *, out: Path) -> bool:
     """Whether a run is finished, and is this one."""
-    if read_json(folder / REQUEST)["data_sha256"] != read_json(out / REQUEST)["data_sha256"]:
+    if read_json(_experiment(run) / REQUEST)["data_sha256"] != read_json(out / REQUEST)["data_sha256"]:
         return False
     changed = [key for key, _, _ in diff(load(file=run / CONFIG), planned.config) if key not in _SILENT]
     return not changed and step_reached(run) >= planned.config.train.steps
