@@ -50,19 +50,26 @@ def test_weights_start_as_the_official_ones() -> None:
     assert not model.generator_head.bias.any()
 
 
-def test_the_head_can_start_at_the_base_rate() -> None:
-    """At one half by default, as the official one (BCE 0.69); at the masking rate where asked (its entropy, 0.42)."""
-    for start, expected in ((False, math.log(2)), (True, 0.4227)):
-        config = tiny_config(objective=ObjectiveConfig(base_rate_start=start))
+@pytest.mark.parametrize(
+    ("name", "figure", "halves", "known"),
+    [
+        ("rtd", "rtd_loss", math.log(2), 0.3785),  # 1/8 replaced: -ln 0.15 each, -ln 0.85 for the others
+        ("rtd-15", "rtd_loss", math.log(2), 0.040),  # uniform samples: 1 of 150 happens to be the original
+        ("all-tokens-mlm", "main_loss", 1.31, 1.00),  # 1/8 replaced: ln 150 each, and -ln of the gate's 0.85 or 0.15
+    ],
+)
+def test_the_head_can_start_at_the_base_rate(name: str, figure: str, halves: float, known: float) -> None:
+    """At one half by default, as the official one; where asked, at the rate of replaced tokens among those judged."""
+    for start, expected in ((False, halves), (True, known)):
+        weights = ObjectiveConfig(name=name, base_rate_start=start)  # type: ignore[arg-type]
+        config = tiny_config(objective=weights)
         model = cast(Electra, build_model(config))
         objective = build_objective(config, SPECIALS)
         batch = unpack(ragged_rows(64, full=True))
         slots = objective.plan(batch)
         sums = objective.loss(model, batch, slots, objective.counts(batch, slots)).sums
         means = objective.means(dict(zip(objective.stats, sums.tolist(), strict=True)))
-        assert means["rtd_loss"] == pytest.approx(expected, abs=0.06)
-        rate = float(torch.sigmoid(model.discriminator_head.score.bias.detach()))
-        assert rate == pytest.approx(0.15 if start else 0.5)
+        assert means[figure] == pytest.approx(expected, abs=0.05)
 
 
 @pytest.mark.parametrize("name", ["rtd", "mlm", "replace-mlm", "all-tokens-mlm"])

@@ -58,7 +58,8 @@ class ObjectiveConfig:
     rtd_weight: float = 50.0
     """Weight of the replaced token detection loss (rtd, rtd-15, electric); losses over words weigh 1 beside MLM."""
     base_rate_start: bool = False
-    """Start the discriminator's output at the share of replaced tokens instead of at one half (rtd and electric)."""
+    """Start the discriminator's output, or all-tokens-mlm's gate, at the share of replaced tokens among those judged
+    instead of at one half: it leaves the plateau of token frequencies sooner where the generator starts there too."""
     unigram_start: bool = False
     """Start heads that predict tokens at the corpus's token frequencies instead of at equal chances: the first samples
     are then worth detecting, and the discriminator learns from context sooner."""

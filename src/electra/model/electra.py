@@ -99,13 +99,23 @@ def build_model(config: Config, counts: Callable[[], Tensor] | None = None) -> E
                     module.bias.copy_(logp_V)
     if isinstance(model, Electra) and config.objective.base_rate_start:
         # Learning the base rate through the layers pushes all tokens the same way, until they look alike to the head.
-        rate = config.masking.rate
-        if isinstance(model.discriminator_head, DetectionHead):
-            start = math.log(rate / (1 - rate))
-            if config.objective.name == "electric":  # which adds these odds itself, and log q
-                start = -float((logp_V.exp() * logp_V).sum())
-            nn.init.constant_(model.discriminator_head.score.bias, start)
+        head, start = model.discriminator_head, _base_rate(config, logp_V)
+        if isinstance(head, DetectionHead):
+            nn.init.constant_(head.score.bias, start)
+        elif isinstance(head, CopyHead):
+            nn.init.constant_(head.copy.bias, -start)
     return model
+
+
+def _base_rate(config: Config, logp_V: Tensor) -> float:
+    """The logit of the share of replaced tokens among those that the objective judges, before anything is learned."""
+    p_V = logp_V.exp()
+    if config.objective.name == "electric":  # which adds the odds of a sample itself, and log q
+        return -float((p_V * logp_V).sum())
+    rate = config.masking.rate
+    if config.objective.name == "rtd-15":
+        rate = 1 - float((p_V * p_V).sum())
+    return math.log(rate / (1 - rate))
 
 
 def use_plain_operations(model: nn.Module) -> None:
