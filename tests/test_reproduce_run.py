@@ -132,6 +132,9 @@ def test_a_run_that_another_experiment_made_is_taken_over(data: Path, tmp_path: 
     assert "1 of 2 configurations are already there" in done.output  # with its scores; the other has no twin
     kept, made = read_outcome(third).rows[0], read_outcome(fourth).rows
     assert kept == made[0] and made[1].cost.tokens == TOKENS
+    other = ("--only", "rate-15", "--reuse", str(third), "--rows", "100")
+    refused = call(*arguments("mask-rate", data, tmp_path / "other", *other))  # no weights any more, other scores
+    assert "its run is" not in refused.output
     refused = call(*arguments("lambda", data, tmp_path / "fifth", "--reuse", str(tmp_path)))
     assert refused.exit_code == 4 and "holds no experiment" in refused.output
 

@@ -27,6 +27,7 @@ from electra.errors import ConfigError
 @click.option("--tokens", type=click.IntRange(1), help="Tokens a configuration, at least (default: the scale's).")
 @click.option("--seeds", type=click.IntRange(1), help="Fine-tuning runs a task (default: the scale's).")
 @click.option("--tasks", default="", metavar="NAME,...", help="GLUE tasks (default: the scale's).")
+@click.option("--rows", type=click.IntRange(1), help="Training rows of a task at most (default: the scale's).")
 @click.option("--together", type=click.IntRange(1), help="Configurations side by side on a GPU (default: the scale's).")
 @click.option(
     "--reuse",
@@ -49,6 +50,7 @@ def command(
     tokens: int | None,
     seeds: int | None,
     tasks: str,
+    rows: int | None,
     together: int | None,
     reuse: tuple[Path, ...],
     worker: bool,
@@ -79,6 +81,7 @@ def command(
         tokens=tokens,
         seeds=seeds,
         tasks=_names(tasks),
+        rows=rows,
     )
     if worker:
         from electra.reproduce.workers import end_with_parent

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from electra.checkpoint.folder import CONFIG, FACTS
 from electra.checkpoint.store import checkpoint_path
@@ -82,8 +83,14 @@ def _has_weights(run: Path, planned: Planned) -> bool:
 
 def _judged_alike(folder: Path, out: Path, scorer: Scorer) -> bool:
     theirs, ours = read_json(folder / REQUEST), read_json(out / REQUEST)
-    there = (folder / RESULTS).is_file()
-    return there and all(theirs[key] == ours[key] for key in _JUDGING) and read_outcome(folder).seeds == scorer.seeds
+    if not (folder / RESULTS).is_file() or _rows_of(theirs) != _rows_of(ours):
+        return False
+    return all(theirs[key] == ours[key] for key in _JUDGING) and read_outcome(folder).seeds == scorer.seeds
+
+
+def _rows_of(request: dict[str, Any]) -> list[str]:
+    """How many training rows its tasks have, where it is not the scale's number."""
+    return [text for text in request["changes"] if text.startswith("--rows ")]
 
 
 def _link(source: str, target: str) -> None:

@@ -69,12 +69,14 @@ def make_request(
     tokens: int | None = None,
     seeds: int | None = None,
     tasks: Sequence[str] = (),
+    rows: int | None = None,
 ) -> Request:
     """The experiment with every configuration checked, and its folder claimed for it.
 
-    `tokens`, `seeds` and `tasks` replace the scale's.
+    `tokens`, `seeds`, `tasks` and `rows` replace the scale's.
     """
-    chosen, size = experiment(name), changed_scale(scale_named(scale), tokens=tokens, seeds=seeds, tasks=tasks)
+    chosen = experiment(name)
+    size = changed_scale(scale_named(scale), tokens=tokens, seeds=seeds, tasks=tasks, rows=rows)
     prepared = open_data(data)
     planned = plan(chosen, size, vocab_size=prepared.vocab_size, overrides=overrides, budget=budget, only=only)
     request = Request(

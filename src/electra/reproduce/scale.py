@@ -148,7 +148,17 @@ def scale_named(name: str) -> Scale:
     return SCALES[name]
 
 
-def changed_scale(scale: Scale, *, tokens: int | None, seeds: int | None, tasks: Sequence[str]) -> Scale:
+_ROWS = "max_train_rows"
+
+
+def changed_scale(
+    scale: Scale,
+    *,
+    tokens: int | None = None,
+    seeds: int | None = None,
+    tasks: Sequence[str] = (),
+    rows: int | None = None,
+) -> Scale:
     """The scale with another budget or other judging, where given."""
     if seeds is not None and seeds > len(REPORT_SEEDS):
         raise ConfigError("--seeds", f"{seeds} is more than the {len(REPORT_SEEDS)} kept for reports")
@@ -157,6 +167,7 @@ def changed_scale(scale: Scale, *, tokens: int | None, seeds: int | None, tasks:
         tokens=scale.tokens if tokens is None else tokens,
         seeds=scale.seeds if seeds is None else seeds,
         tasks=tuple(tasks) or scale.tasks,
+        finetune=scale.finetune if rows is None else (*_others(scale), f"{_ROWS}={rows}"),
     )
 
 
@@ -165,4 +176,9 @@ def changes(scale: Scale) -> list[str]:
     usual = SCALES[scale.name]
     found = [f"--tokens {scale.tokens}"] if scale.tokens != usual.tokens else []
     found += [f"--seeds {scale.seeds}"] if scale.seeds != usual.seeds else []
-    return [*found, *([f"--tasks {','.join(scale.tasks)}"] if scale.tasks != usual.tasks else [])]
+    found += [f"--tasks {','.join(scale.tasks)}"] if scale.tasks != usual.tasks else []
+    return [*found, *([f"--rows {scale.finetune[-1].partition('=')[2]}"] if scale.finetune != usual.finetune else [])]
+
+
+def _others(scale: Scale) -> tuple[str, ...]:
+    return tuple(text for text in scale.finetune if not text.startswith(f"{_ROWS}="))
