@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.kernels import USABLE
+from electra.model.activation import gelu
 from electra.model.dropout import dropout, site_keys
 from electra.model.layers import FullLinear, Norm
 
@@ -37,7 +38,7 @@ class MaskedHead(nn.Module):
 
     def states(self, hidden_MD: Tensor) -> Tensor:
         """What is compared with every entry of the token table."""
-        x_ME: Tensor = self.norm(F.gelu(self.dense(hidden_MD)))
+        x_ME: Tensor = self.norm(gelu(self.dense(hidden_MD)))
         return x_ME
 
 
@@ -54,7 +55,7 @@ class DetectionHead(nn.Module):
     def forward(self, hidden_BLD: Tensor) -> Tensor:
         if self.fused and hidden_BLD.is_cuda and hidden_BLD.dtype == torch.bfloat16:
             return self._run_fused(hidden_BLD)
-        scores_BL: Tensor = self.score(F.gelu(self.dense(hidden_BLD))).squeeze(-1)
+        scores_BL: Tensor = self.score(gelu(self.dense(hidden_BLD))).squeeze(-1)
         return scores_BL.float()
 
     def _run_fused(self, hidden_BLD: Tensor) -> Tensor:
@@ -121,13 +122,13 @@ class SpanHead(nn.Module):
         inner_BKLI = (
             F.linear(begun_BKD, of_start)[:, :, None] + F.linear(hidden_BLD, of_end, self.end_inner.bias)[:, None]
         )
-        scores_BKL: Tensor = self.end(F.gelu(inner_BKLI)).squeeze(-1)
+        scores_BKL: Tensor = self.end(gelu(inner_BKLI)).squeeze(-1)
         return scores_BKL + FORBIDDEN * (~allowed_BL).float()[:, None]
 
     def nulls(self, hidden_BLD: Tensor, start_scores_BL: Tensor) -> Tensor:
         """(B,) scores that the question has no answer here."""
         hidden_BLD = hidden_BLD.float()
         meant_BD = (start_scores_BL.softmax(1)[..., None] * hidden_BLD).sum(1)
-        inner_BI = F.gelu(self.null_inner(torch.cat((hidden_BLD[:, 0], meant_BD), dim=1)))
+        inner_BI = gelu(self.null_inner(torch.cat((hidden_BLD[:, 0], meant_BD), dim=1)))
         scores_B: Tensor = self.null(inner_BI).squeeze(-1)
         return scores_B

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.kernels import USABLE
+from electra.model.activation import gelu
 from electra.model.dropout import dropout, site_keys
 
 NORM_EPS = 1e-12  # as the released weights were trained; 1e-5 moves the logits
@@ -83,7 +84,7 @@ class Layer(nn.Module):
     def forward(self, x_BLD: Tensor, bias_B11L: Tensor | None, keys_B: Tensor | None, site: int) -> Tensor:
         mixed = self.attention(x_BLD, bias_B11L, site_keys(keys_B, site))
         x_BLD = self.attention_norm(x_BLD + dropout(mixed, self.rate, site_keys(keys_B, site + 1)))
-        fed = self.down(F.gelu(self.up(x_BLD)))
+        fed = self.down(gelu(self.up(x_BLD)))
         x_BLD = self.norm(x_BLD + dropout(fed, self.rate, site_keys(keys_B, site + 2)))
         return x_BLD
 
