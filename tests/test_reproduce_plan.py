@@ -176,6 +176,11 @@ def test_impossible_requests_are_refused(call, said: str) -> None:  # type: igno
         call()
 
 
+def test_fewer_tokens_than_a_batch_are_one_step() -> None:
+    scale = changed_scale(SCALES["cpu"], tokens=1)
+    assert {one.config.train.steps for one in plan(experiment("lambda"), scale)} == {1}
+
+
 def test_changes_to_a_scale_can_be_given_again() -> None:
     assert changes(SCALES["cpu"]) == []
     changed = changed_scale(SCALES["cpu"], tokens=5, seeds=2, tasks=["rte", "cola"], rows=70)

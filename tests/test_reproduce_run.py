@@ -135,6 +135,7 @@ def test_a_run_that_another_experiment_made_is_taken_over(data: Path, tmp_path: 
     other = ("--only", "rate-15", "--reuse", str(third), "--rows", "100")
     refused = call(*arguments("mask-rate", data, tmp_path / "other", *other))  # no weights any more, other scores
     assert "its run is" not in refused.output
+    assert f"rate-25: no run to take over (rate-15 of {third} has another masking.rate" in done.output
     refused = call(*arguments("lambda", data, tmp_path / "fifth", "--reuse", str(tmp_path)))
     assert refused.exit_code == 4 and "holds no experiment" in refused.output
 
@@ -158,7 +159,7 @@ def test_checkpoints_of_a_run_are_scored_on_glue(data: Path, tmp_path: Path) -> 
     table = (out / "table.md").read_text()
     assert "| ELECTRA-Small, after 25 % | 77.7 |" in table and "| GPT (not run here) | 78.8 |" in table
     assert "subset of train: 24 of 8,551 rows" in table and "seeds 10, 11" in table
-    assert "Not run at this scale: bert-small" in table
+    assert "Not run: bert-small" in table
     ElementTree.parse(out / "plot.svg")
 
 
@@ -284,6 +285,14 @@ def test_another_request_is_refused(data: Path, tmp_path: Path) -> None:
         (["reproduce", "lambda", "--data", "DATA", "--out", "x", "train.steps=3"], 2, "the budget of the experiment"),
         (["reproduce", "lambda", "--data", "nowhere", "--out", "x"], 4, "nowhere"),
         (["reproduce", "lambda", "--data", "DATA", "--out", "x", "--glue", "nowhere"], 4, "nowhere"),
+        (["reproduce", "lambda", "--data", "DATA", "--out", "x", "--tasks", "rte"], 2, "there is no --glue"),
+        (["reproduce", "lambda", "--data", "DATA", "--out", "x", "--glue", "x", "--tasks", "colla"], 2, "mean 'cola'"),
+        (
+            ["reproduce", "lambda", "--data", "DATA", "--out", "x", "--glue", "x", "--tasks", "rte"],
+            4,
+            "RTE has no train",
+        ),
+        (["reproduce", "lambda", "--data", "DATA", "--out", "x", "--seeds", "6"], 2, "--seeds 5 at most"),
     ],
 )
 def test_errors_are_one_line(data: Path, tmp_path: Path, given: list[str], code: int, said: str) -> None:

@@ -62,7 +62,8 @@ def find_tasks(folder: Path) -> list[Task]:
         raise DataError(folder, "no such folder", fix="name the folder that holds CoLA, SST-2 and so on")
     found = [task for task in TASKS.values() if any(has_split(task, folder, s) for s in (*task.splits, *task.tests))]
     if not found:
-        raise DataError(folder, f"no GLUE task here; looked for {' '.join(task.title for task in TASKS.values())}")
+        looked = " ".join(task.title for task in TASKS.values())
+        raise DataError(folder, f"no GLUE task here; looked for {looked}", fix="name the folder that holds these")
     return found
 
 

@@ -104,9 +104,9 @@ class _Maker:
                 raise ConfigError(key, "the budget of the experiment decides it", fix="--scale, --tokens or --budget")
         base = self._load(None, steps=None)
         self.variants = experiment.grid(base)
-        steps = scale.tokens // (base.train.batch_size * base.data.length) if scale.tokens else experiment.paper_steps
-        self.steps = steps or base.train.steps
+        self.steps = experiment.paper_steps or base.train.steps
         if scale.tokens:
+            self.steps = max(1, scale.tokens // (base.train.batch_size * base.data.length))
             self._raise_to(self.steps)
 
     def planned(self, variant: Variant) -> Planned:

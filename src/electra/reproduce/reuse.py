@@ -23,6 +23,7 @@ from electra.reproduce.watch import step_reached
 RUNS, REQUEST = "runs", "experiment.json"
 _SILENT = ("train.log_every", "evaluate.every", "checkpoint.every", "checkpoint.keep")  # what leaves the weights alone
 _JUDGING = ("scale", "tasks")
+_NEAR = 3  # settings: a run with more other ones is no near miss
 
 
 def take_over(planned: Planned, *, out: Path, scorer: Scorer, folders: Sequence[Path]) -> None:
@@ -45,6 +46,18 @@ def take_over(planned: Planned, *, out: Path, scorer: Scorer, folders: Sequence[
             with commit_dir(here) as aside:
                 shutil.copytree(there, aside, dirs_exist_ok=True)
         return
+    if folders and not same:
+        say(f"{planned.name}: no run to take over" + _nearest(planned, folders))
+
+
+def _nearest(planned: Planned, folders: Sequence[Path]) -> str:
+    """The run with the fewest other settings, and which those are."""
+    runs = [(run, _changed(run, planned)) for folder in folders for run in _runs(folder)]
+    near = [(run, keys) for run, keys in runs if 0 < len(keys) <= _NEAR]
+    if not near:
+        return ""
+    run, keys = min(near, key=lambda one: len(one[1]))
+    return f" ({run.name} of {_experiment(run)} has another {', '.join(keys)})"
 
 
 def _experiment(run: Path) -> Path:
@@ -71,8 +84,12 @@ def _same(run: Path, planned: Planned, *, out: Path) -> bool:
     """Whether a run is finished, and is this one."""
     if read_json(_experiment(run) / REQUEST)["data_sha256"] != read_json(out / REQUEST)["data_sha256"]:
         return False
-    changed = [key for key, _, _ in diff(load(file=run / CONFIG), planned.config) if key not in _SILENT]
-    return not changed and step_reached(run) >= planned.config.train.steps
+    return not _changed(run, planned) and step_reached(run) >= planned.config.train.steps
+
+
+def _changed(run: Path, planned: Planned) -> list[str]:
+    """The settings in which a run differs, as far as they matter to the weights."""
+    return [key for key, _, _ in diff(load(file=run / CONFIG), planned.config) if key not in _SILENT]
 
 
 def _has_weights(run: Path, planned: Planned) -> bool:

@@ -15,7 +15,9 @@ import torch
 
 from electra import hardware
 from electra.checkpoint.folder import storage
-from electra.errors import ConfigError, Diverged
+from electra.errors import ConfigError, DataError, Diverged
+from electra.finetune.glue import has_split
+from electra.finetune.glue_tasks import glue_task
 from electra.fsio import read_json, sha256_file, write_atomic, write_json
 from electra.pretrain import pretrain
 from electra.progress import say
@@ -76,6 +78,7 @@ def make_request(
     `tokens`, `seeds`, `tasks` and `rows` replace the scale's.
     """
     chosen = experiment(name)
+    _check_tasks(tasks, glue)
     size = changed_scale(scale_named(scale), tokens=tokens, seeds=seeds, tasks=tasks, rows=rows)
     prepared = open_data(data)
     planned = plan(chosen, size, vocab_size=prepared.vocab_size, overrides=overrides, budget=budget, only=only)
@@ -95,6 +98,15 @@ def make_request(
         if glue is None:
             passages.write_task(out / TASK, prepared, rows=size.task_rows)
     return request
+
+
+def _check_tasks(tasks: Sequence[str], glue: Path | None) -> None:
+    """Refuse tasks that could not be scored, rather than leave them out."""
+    if tasks and glue is None:
+        raise ConfigError("--tasks", "names GLUE tasks, and there is no --glue", fix="--glue FOLDER, or no --tasks")
+    for task in map(glue_task, tasks):
+        if glue is not None and not has_split(task, glue, "train"):
+            raise DataError(glue, f"{task.title} has no train file", fix="another folder, or other --tasks")
 
 
 def reproduce(request: Request, *, together: int | None = None, reuse: Sequence[Path] = ()) -> Outcome:

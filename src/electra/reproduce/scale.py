@@ -110,7 +110,7 @@ SCALES: dict[str, Scale] = {
             task_rows=6000,
             together=3,
             fits=6,
-            caution="Half of small after about 1/50 of the paper's tokens: read differences with the spread.",
+            caution="Half of small after about 1/50 of ELECTRA-Small's tokens: read differences with the spread.",
         ),
         Scale(
             name="gpu-1h",
@@ -161,7 +161,8 @@ def changed_scale(
 ) -> Scale:
     """The scale with another budget or other judging, where given."""
     if seeds is not None and seeds > len(REPORT_SEEDS):
-        raise ConfigError("--seeds", f"{seeds} is more than the {len(REPORT_SEEDS)} kept for reports")
+        reason = f"{seeds} is more than the {len(REPORT_SEEDS)} that choices and reports have each"
+        raise ConfigError("--seeds", reason, fix=f"--seeds {len(REPORT_SEEDS)} at most")
     return replace(
         scale,
         tokens=scale.tokens if tokens is None else tokens,

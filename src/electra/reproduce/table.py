@@ -104,7 +104,7 @@ def notes(outcome: Outcome) -> list[str]:
     ]
     lines += [f"Not finished: {', '.join(outcome.missing)}"] if outcome.missing else []
     lines += [f"Diverged: {', '.join(outcome.diverged)}"] if outcome.diverged else []
-    lines += [f"Not run at this scale: {', '.join(outcome.left_out)}"] if outcome.left_out else []
+    lines += [f"Not run: {', '.join(outcome.left_out)}"] if outcome.left_out else []
     return [*found, *(["\n".join(f"- {line}" for line in lines)] if lines else [])]
 
 

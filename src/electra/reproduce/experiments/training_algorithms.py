@@ -22,7 +22,7 @@ EXPERIMENT = Experiment(
             name="two-stage",
             title="two stages",
             overrides=("train.algorithm=two-stage", "generator.width=1", "generator.depth=1"),
-            note="the first half of the budget trains the generator, whose weights the discriminator starts from",
+            note="the first half of the steps trains the generator, whose weights the discriminator starts from",
         ),
         Variant(name="bert", title="BERT", overrides=("objective.name=mlm",)),
         Variant(
