@@ -109,12 +109,20 @@ def test_checkpoints_to_score_are_saved() -> None:
             for one in everything(name, scale):
                 steps, every = one.config.train.steps, one.config.checkpoint.every
                 begun = 0.5 if one.config.train.algorithm == "two-stage" else 0.0
+                tokens = steps * one.config.train.batch_size * one.config.data.length
+                begun = max(begun, SCALES[scale].scored_from / tokens)
                 assert [point.share for point in one.points] == [s for s in EXPERIMENTS[name].checkpoints if s > begun]
                 for point in one.points[:-1]:
                     assert point.step % every == 0 and 0 < point.step < steps
                     assert abs(point.step / steps - point.share) < 0.05
                 assert one.points[-1].step == 0  # the last one
                 assert one.config.checkpoint.keep * every >= steps  # none of them is removed
+
+
+def test_an_hour_s_scale_scores_no_checkpoint_below_200_million_tokens() -> None:
+    size = changed_scale(scale_named("gpu-1h"), tokens=1_024_000_000)
+    for one in plan(experiment("small-models"), size):
+        assert [point.share for point in one.points] == [0.25, 0.5, 1.0]
 
 
 @given(budget=st.floats(1, 1e6), per_step=st.floats(0.1, 100))

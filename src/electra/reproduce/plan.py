@@ -122,9 +122,14 @@ class _Maker:
                 paper=variant.paper_score(share),
             )
             for share in self.experiment.checkpoints
-            if share == 1.0 or share - _before(config) > _HARDLY
+            if share == 1.0 or self._worth_scoring(config, share)
         ]
         return Planned(variant=variant, config=config, points=tuple(points))
+
+    def _worth_scoring(self, config: Config, share: float) -> bool:
+        """Whether a checkpoint's network has begun to learn, and saw as many tokens as the scale asks for."""
+        tokens = share * config.train.steps * config.train.batch_size * config.data.length
+        return share - _before(config) > _HARDLY and tokens >= self.scale.scored_from
 
     def _raise_to(self, least: int) -> None:
         """Give the first configuration so many steps that the dearest one, too, gets `least` for the same budget."""

@@ -30,6 +30,8 @@ class Scale:
     """Share of a stage's steps over which the learning rate rises; 0 means the preset's steps."""
     evaluations: int = 10
     """Held-out evaluations of a run."""
+    scored_from: int = 0
+    """Tokens after which a checkpoint before the last is worth fine-tuning."""
     tasks: tuple[str, ...] = ()
     """GLUE tasks to fine-tune on, as far as they are at hand."""
     seeds: int = 1
@@ -110,7 +112,7 @@ SCALES: dict[str, Scale] = {
             task_rows=6000,
             together=3,
             fits=6,
-            caution="Half of small after about 1/50 of ELECTRA-Small's tokens: read differences with the spread.",
+            caution="Half of small, far from the paper's 16.4 billion tokens: read differences with the spread.",
         ),
         Scale(
             name="gpu-1h",
@@ -120,13 +122,14 @@ SCALES: dict[str, Scale] = {
             tokens=400_015_360,
             minutes=5,
             warmup=0.5,
+            scored_from=200_000_000,
             tasks=_GLUE,
             seeds=5,
             finetune=(),
             task_rows=10_000,
             together=3,
             fits=8,
-            caution="Small after 400 million tokens, 1/40 of the paper's: read differences with the spread.",
+            caution="Small after a small part of the paper's 16.4 billion tokens: read differences with the spread.",
         ),
         Scale(
             name="paper",
