@@ -181,7 +181,7 @@ class GuardConfig:
     max_skipped: int = 50
     """Non-finite steps since the last log line, or in a row, that stop the run as diverged."""
     max_rise: float = 2.0
-    """The run has diverged when the smoothed loss exceeds its best by this factor (except in adversarial training)."""
+    """The run has diverged when the smoothed loss exceeds its best by this factor (adversarial and rtd-15 may)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from electra.config.schema import GuardConfig
+from electra.config.schema import Config, GuardConfig
 from electra.errors import Diverged
 from electra.metrics.rtd import entropy
 from electra.train.meter import Line
@@ -13,7 +13,7 @@ SMOOTHING = 0.8
 
 
 class Guard:
-    """Watches the figures of each log line and evaluation; a loss that `may_rise` does so when the adversary learns."""
+    """Watches the figures of each log line and evaluation; a loss that `may_rise` does so when the generator learns."""
 
     def __init__(self, guard: GuardConfig, *, may_rise: bool = False) -> None:
         self._guard, self._may_rise = guard, may_rise
@@ -44,6 +44,15 @@ class Guard:
                 f"step {step}: the smoothed loss rose to {self._smooth:.2f}, over {self._guard.max_rise:g} times its"
                 f" best {self._best:.2f} (lower optim.lr or lengthen optim.warmup_steps)"
             )
+
+
+def loss_may_rise(config: Config) -> bool:
+    """Whether a healthy run's loss rises: its discriminator is asked harder questions the better the generator gets.
+
+    Over all tokens it is not, as more of them are the original ones then. Over the chosen ones alone, nearly all are
+    replaced at first, so that one answer does for all.
+    """
+    return config.train.algorithm == "adversarial" or config.objective.name == "rtd-15"
 
 
 def dead_discriminator(*, rtd_loss: float, replaced_rate: float, auc: float) -> str:

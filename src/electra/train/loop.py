@@ -9,7 +9,7 @@ from electra.batches.loader import Batch
 from electra.batches.order import Cursor
 from electra.config.schema import Config
 from electra.errors import Diverged
-from electra.train.guard import Guard
+from electra.train.guard import Guard, loss_may_rise
 from electra.train.interrupt import Stop
 from electra.train.meter import Line, Meter
 from electra.train.parallel import World
@@ -49,7 +49,7 @@ def train(
     help is handed to `dump` before it ends with `Diverged`.
     """
     pace = Pace(config.train, elapsed_s=position.elapsed_s)
-    guard = Guard(config.guard, may_rise=config.train.algorithm == "adversarial")
+    guard = Guard(config.guard, may_rise=loss_may_rise(config))
     begun = position.step
     if begun == first:
         evaluate(position)
