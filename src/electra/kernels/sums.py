@@ -10,7 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, COLUMNS = 128, 32
+MOST_ROWS, COLUMNS = 512, 32
+"""At a time: all that a program reads should be on its way at once, since few programs share the work."""
+ELEMENTS = 1024
+"""Of a warp: 32 a thread."""
 
 
 @triton.jit
@@ -31,7 +34,8 @@ def sum_lines(lines_KPN: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """(K, N) the sums of each group's lines, added up in fp32."""
     groups, count, width = lines_KPN.shape
     out_KN = torch.empty(groups, width, dtype=dtype, device=lines_KPN.device)
+    rows = min(MOST_ROWS, max(32, triton.next_power_of_2(count)))
     _sum_lines[(groups, triton.cdiv(width, COLUMNS))](
-        lines_KPN.contiguous(), out_KN, count, width, R=ROWS, C=COLUMNS, num_warps=4
+        lines_KPN.contiguous(), out_KN, count, width, R=rows, C=COLUMNS, num_warps=rows * COLUMNS // ELEMENTS
     )
     return out_KN
