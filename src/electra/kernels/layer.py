@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from electra.kernels import gelu as gelus
-from electra.kernels import narrow, narrow_back
+from electra.kernels import narrow
 from electra.kernels import norm as norms
 from electra.kernels.attention import attend, attend_backward
 from electra.kernels.down import down_backward, programs
@@ -114,7 +114,7 @@ def run_layer(
     if fused:
         into = (qkv, mixed, y, inner, out)
         sums = narrow.run_layer(x_TD, block, lengths_B, drops, length=length, eps=plan.eps, into=into)
-        return Kept(None, *sums)
+        return Kept(*sums)
     torch.addmm(block.qkv_bias, x_TD, block.qkv.t(), out=qkv)
     level = attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads, out=mixed)
     sum1 = torch.addmm(block.out_bias, mixed, block.out.t())
@@ -136,8 +136,9 @@ def go_back(
     """
     d_down, d_inner, d_out = spent
     if fused:
-        held = (rooms.qkv_KTW, rooms.inner_KTF, *kept[1:])
-        return narrow_back.run_backward(gradient_TD, block, held, lengths_B, drops, spent, lines, length=length)
+        assert kept.level is not None
+        held = (rooms.qkv_KTW, rooms.mixed_KTD, kept.level, rooms.inner_KTF, *kept[1:])
+        return narrow.run_backward(gradient_TD, block, held, lengths_B, drops, spent, lines, length=length)
     norms.add_norm_backward(
         gradient_TD, kept.sum2, kept.mean2, kept.rstd2, block.gamma2, drops[2], d_down, lines.norm2, length=length
     )

@@ -1,0 +1,176 @@
+"""Kernels in CUDA C++, compiled where they run by the runtime compiler that comes with torch.
+
+Their sources are in `cuda`, without any header. They know bf16 and heads of 64, and want a GPU with a multiprocessor's
+memory of a data centre; everything else takes the kernels in Triton.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from electra.fsio import write_atomic
+
+HERE = Path(__file__).parent / "cuda"
+THREADS = 256
+HEAD = 64
+LONGEST = 128
+"""Tokens of a sequence that one block holds."""
+TILE = LONGEST * HEAD * 2
+_OLDEST = (8, 0)  # the first with bf16 products and copies that do not wait
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One of the sources' entry points, the files that it is made of, and the bytes that a block has on the chip."""
+
+    name: str
+    files: tuple[str, ...]
+    memory: int
+
+    def source(self) -> str:
+        """All of it, as one text."""
+        return "\n".join((HERE / f"{name}.cu").read_text(encoding="utf-8") for name in ("warp", "rows", *self.files))
+
+
+def can_run(like: Tensor, kernel: Kernel) -> bool:
+    """Whether a kernel runs on what `like` is made of, on its device."""
+    if like.dtype != torch.bfloat16 or not like.is_cuda:
+        return False
+    return kernel.memory <= _room(like.device) and not missing()
+
+
+def launch(kernel: Kernel, blocks: int, *given: Tensor | int | float | None) -> None:
+    """Start a kernel on the current stream; a tensor stands for its address, None for no array."""
+    values = [_value(one) for one in given]
+    pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+    start(kernel, blocks, pointers)
+
+
+def aligned(weight: Tensor) -> Tensor:
+    """The weight, or a copy that begins where kernels can fetch it: in one buffer with others it may lie anywhere."""
+    return weight.clone() if weight.data_ptr() % 16 else weight
+
+
+def start(kernel: Kernel, blocks: int, pointers: Any) -> None:
+    """Launch with an array of pointers to arguments."""
+    function = _function(kernel, torch.cuda.current_device())
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    dimensions = (blocks, 1, 1, THREADS, 1, 1, kernel.memory)
+    _must(_driver().cuLaunchKernel(function, *dimensions, stream, pointers, None), kernel.name)
+
+
+@functools.cache
+def missing() -> str:
+    """What this machine lacks to compile them; nothing where it can."""
+    try:
+        _compiler()
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def compile_kernel(kernel: Kernel, architecture: str) -> bytes:
+    """Machine code of a kernel for an architecture such as `sm_90`; RuntimeError with the compiler's log."""
+    library = _compiler()
+    program, name = ctypes.c_void_p(), f"{kernel.name}.cu".encode()
+    library.nvrtcCreateProgram(ctypes.byref(program), kernel.source().encode(), name, 0, None, None)
+    options = (ctypes.c_char_p * 1)(f"--gpu-architecture={architecture}".encode())
+    failed = library.nvrtcCompileProgram(program, 1, options)
+    if failed:
+        log = _bytes_of(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
+        raise RuntimeError(f"{kernel.name} does not compile for {architecture}:\n{log.decode()}")
+    code = _bytes_of(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return code
+
+
+def _value(given: Tensor | int | float | None) -> Any:
+    if isinstance(given, Tensor):
+        return ctypes.c_void_p(given.data_ptr())
+    if given is None:
+        return ctypes.c_void_p(None)
+    return ctypes.c_float(given) if isinstance(given, float) else ctypes.c_int32(given)
+
+
+@functools.cache
+def _room(device: torch.device) -> int:
+    """Bytes that a block may have on the chip; none where the GPU is too old."""
+    facts = torch.cuda.get_device_properties(device)
+    limit: int = facts.shared_memory_per_block_optin  # type: ignore[attr-defined]
+    return limit if (facts.major, facts.minor) >= _OLDEST else 0
+
+
+@functools.cache
+def _function(kernel: Kernel, device: int) -> ctypes.c_void_p:
+    """The kernel, loaded on a device."""
+    facts = torch.cuda.get_device_properties(device)
+    code = _kept(kernel, f"sm_{facts.major}{facts.minor}")
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    driver = _driver()
+    _must(driver.cuModuleLoadData(ctypes.byref(module), code), kernel.name)
+    _must(driver.cuModuleGetFunction(ctypes.byref(function), module, kernel.name.encode()), kernel.name)
+    most_memory = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    _must(driver.cuFuncSetAttribute(function, most_memory, kernel.memory), kernel.name)
+    return function
+
+
+def _kept(kernel: Kernel, architecture: str) -> bytes:
+    """Machine code from an earlier run, or compiled and kept for the next."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _compiler().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    stamp = f"{architecture} {major.value}.{minor.value} {kernel.name} {kernel.source()}"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "electra"
+    path = folder / f"{kernel.name}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.cubin"
+    if path.is_file():
+        return path.read_bytes()
+    code = compile_kernel(kernel, architecture)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, code)
+    except OSError:
+        pass  # a home that cannot be written to costs seconds at every start, and nothing else
+    return code
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+@functools.cache
+def _compiler() -> ctypes.CDLL:
+    """The runtime compiler: loaded by name, or from among the packages that torch brings."""
+    major = (torch.version.cuda or "13").partition(".")[0]
+    names = [f"libnvrtc.so.{major}", "libnvrtc.so"]
+    spec = find_spec("nvidia")
+    for folder in (spec.submodule_search_locations if spec else None) or []:
+        names += [str(path) for path in sorted(Path(folder).glob(f"*/lib/libnvrtc.so.{major}"))]
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise OSError("no CUDA runtime compiler (libnvrtc)")
+
+
+def _bytes_of(size_of: Any, copy: Any, program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    size_of(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    copy(program, text)
+    return text.raw
+
+
+def _must(result: int, name: str) -> None:
+    if result:
+        raise RuntimeError(f"{name}: CUDA driver error {result}")

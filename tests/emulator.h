@@ -1,0 +1,135 @@
+// A block of a CUDA kernel on the host: its threads are threads, and what a warp does together goes through a barrier.
+// Stands in for what `kernels/cuda/warp.cu` takes from the GPU, and runs a kernel from an array of pointers to arguments.
+#include <barrier>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+typedef unsigned int u32;
+typedef unsigned short u16;
+#define EMULATED
+#define INLINE static inline
+#define KERNEL(threads, blocks) static void
+#define SHARED(name) char* name = block->memory
+
+struct uint4 { u32 x, y, z, w; };
+struct uint2 { u32 x, y; };
+struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
+static inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+
+struct Dimensions { int x, y, z; };
+struct Block {
+  char* memory;
+  std::barrier<>* all;
+  std::vector<std::unique_ptr<std::barrier<>>> warps;
+  u32 box[32][32][8];  // of each warp: what each lane shows the others
+};
+static thread_local Dimensions threadIdx, blockIdx;
+static thread_local Block* block;
+
+static inline int own_lane() { return threadIdx.x & 31; }
+static inline u32 (*own_box())[8] { return block->box[threadIdx.x / 32]; }
+static inline void __syncthreads() { block->all->arrive_and_wait(); }
+static inline void __syncwarp() { block->warps[threadIdx.x / 32]->arrive_and_wait(); }
+static inline u32 place_of(const void* p) { return (u32)((const char*)p - block->memory); }
+static inline void fetch(u32 to, const void* from, bool there) {
+  if (there) memcpy(block->memory + to, from, 16);
+  else memset(block->memory + to, 0, 16);
+}
+static inline void fetched() {}
+static inline void write_word(u32 to, u32 word) { memcpy(block->memory + to, &word, 4); }
+
+static inline float low_of(u32 word) {
+  word <<= 16;
+  float x;
+  memcpy(&x, &word, 4);
+  return x;
+}
+static inline float high_of(u32 word) { return low_of(word >> 16); }
+static inline u32 rounded(float x) {  // to the nearest, ties to even
+  u32 word;
+  memcpy(&word, &x, 4);
+  return (word + 0x7fff + ((word >> 16) & 1)) >> 16;
+}
+static inline u32 pack(float low, float high) { return rounded(low) | rounded(high) << 16; }
+static inline float power2(float x) { return exp2f(x); }
+static inline float inverse_root(float x) { return 1 / sqrtf(x); }
+
+// Four 8 x 8 matrices, whose rows the lanes name eight by eight; a lane gets two neighbours of a row, or of a column.
+static inline void read_any(u32 r[4], u32 from, bool turned) {
+  u32(*box)[8] = own_box();
+  int lane = own_lane();
+  box[lane][0] = from;
+  __syncwarp();
+  for (int m = 0; m < 4; m++) {
+    u16 pair[2];
+    for (int j = 0; j < 2; j++) {
+      int row = turned ? 2 * (lane & 3) + j : lane / 4, column = turned ? lane / 4 : 2 * (lane & 3) + j;
+      memcpy(&pair[j], block->memory + box[m * 8 + row][0] + column * 2, 2);
+    }
+    r[m] = pair[0] | (u32)pair[1] << 16;
+  }
+  __syncwarp();
+}
+static inline void read4(u32 r[4], u32 from) { read_any(r, from, false); }
+static inline void read4_turned(u32 r[4], u32 from) { read_any(r, from, true); }
+
+// m16n8k16 as the PTX manual lays its fragments out.
+static inline void multiply(float c[4], const u32 a[4], u32 b0, u32 b1) {
+  u32(*box)[8] = own_box();
+  int lane = own_lane();
+  for (int i = 0; i < 4; i++) box[lane][i] = a[i];
+  box[lane][4] = b0;
+  box[lane][5] = b1;
+  __syncwarp();
+  for (int i = 0; i < 4; i++) {
+    int row = lane / 4 + (i >= 2) * 8, column = 2 * (lane & 3) + (i & 1);
+    double total = c[i];
+    for (int k = 0; k < 16; k++) {
+      u32 x = box[(row & 7) * 4 + (k & 7) / 2][(row >= 8) + 2 * (k >= 8)], y = box[column * 4 + (k & 7) / 2][4 + (k >= 8)];
+      total += (double)((k & 1) ? high_of(x) : low_of(x)) * ((k & 1) ? high_of(y) : low_of(y));
+    }
+    c[i] = (float)total;
+  }
+  __syncwarp();
+}
+static inline float swap(float x, int lanes) {
+  u32(*box)[8] = own_box();
+  memcpy(&box[own_lane()][0], &x, 4);
+  __syncwarp();
+  float other;
+  memcpy(&other, &box[own_lane() ^ lanes][0], 4);
+  __syncwarp();
+  return other;
+}
+
+template <class... A, size_t... I>
+static void call(void (*kernel)(A...), void** given, std::index_sequence<I...>) {
+  kernel(*(A*)given[I]...);
+}
+template <class... A>
+static void launch(void (*kernel)(A...), int blocks, int threads, int bytes, void** given) {
+  for (int number = 0; number < blocks; number++) {
+    std::vector<char> memory(bytes + 128, (char)0xff);  // what nobody wrote is not a number
+    std::barrier<> all(threads);
+    auto one = std::make_unique<Block>();
+    one->memory = (char*)(((uintptr_t)memory.data() + 127) & ~(uintptr_t)127);
+    one->all = &all;
+    for (int warp = 0; warp < threads / 32; warp++) one->warps.push_back(std::make_unique<std::barrier<>>(32));
+    std::vector<std::thread> pool;
+    for (int thread = 0; thread < threads; thread++)
+      pool.emplace_back([&, thread] {
+        threadIdx = {thread, 0, 0};
+        blockIdx = {number, 0, 0};
+        block = one.get();
+        call(kernel, given, std::index_sequence_for<A...>());
+      });
+    for (auto& thread : pool) thread.join();
+  }
+}
