@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from electra.kernels import native
-from electra.kernels.native import THREADS, Kernel
+from electra.kernels.native import Kernel
 
 EMULATOR = Path(__file__).with_name("emulator.h")
 
@@ -40,7 +40,7 @@ def built(kernel: Kernel, *options: str) -> Any:
     source.write_text(
         f'#include "{EMULATOR}"\n{kernel.source()}\n'
         f'extern "C" void go(int blocks, void** given) {{'
-        f" launch({kernel.name}, blocks, {THREADS}, {kernel.memory}, given); }}\n",
+        f" launch({kernel.name}, blocks, {kernel.threads}, {kernel.memory}, given); }}\n",
         encoding="utf-8",
     )
     made = [compiler(), "-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", "-w", *options]
@@ -59,8 +59,8 @@ def emulate(monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
     def can_run(like: Tensor, kernel: Kernel) -> bool:
         return like.dtype == torch.bfloat16
 
-    from electra.kernels import attention, narrow
+    from electra.kernels import attention, feed, narrow
 
     monkeypatch.setattr(native, "start", start)
-    for module in (attention, narrow):
+    for module in (attention, feed, narrow):
         monkeypatch.setattr(module, "can_run", can_run)

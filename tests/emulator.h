@@ -30,7 +30,7 @@ struct Block {
   std::vector<std::unique_ptr<std::barrier<>>> warps;
   u32 box[32][32][8];  // of each warp: what each lane shows the others
 };
-static thread_local Dimensions threadIdx, blockIdx;
+static thread_local Dimensions threadIdx, blockIdx, gridDim;
 static thread_local Block* block;
 
 static inline int own_lane() { return threadIdx.x & 31; }
@@ -109,6 +109,28 @@ static inline float swap(float x, int lanes) {
   return other;
 }
 
+// A warp group's product reads tiles itself. Eight rows of 128 bytes lie together, the next eight 1024 bytes further, and
+// units of 16 bytes are turned about by the bits above a row's.
+static inline void seen_by_group() {}
+static inline void begin_group() {}
+static inline void end_group() {}
+static inline float of_tile(u32 place, int row, int column) {
+  u32 here = place + row / 8 * 1024 + row % 8 * 128 + column * 2;
+  u16 x;
+  memcpy(&x, block->memory + (here ^ ((here >> 7 & 7) << 4)), 2);
+  return low_of(x);
+}
+static inline void multiply_group(float c[16][4], u32 a, u32 b, int more) {
+  int warp = threadIdx.x / 32 % 4, lane = own_lane();
+  for (int n = 0; n < 16; n++)
+    for (int i = 0; i < 4; i++) {
+      double total = more ? c[n][i] : 0;
+      int row = warp * 16 + lane / 4 + i / 2 * 8, column = n * 8 + (lane & 3) * 2 + i % 2;
+      for (int k = 0; k < 16; k++) total += (double)of_tile(a, row, k) * of_tile(b, column, k);
+      c[n][i] = (float)total;
+    }
+}
+
 template <class... A, size_t... I>
 static void call(void (*kernel)(A...), void** given, std::index_sequence<I...>) {
   kernel(*(A*)given[I]...);
@@ -127,6 +149,7 @@ static void launch(void (*kernel)(A...), int blocks, int threads, int bytes, voi
       pool.emplace_back([&, thread] {
         threadIdx = {thread, 0, 0};
         blockIdx = {number, 0, 0};
+        gridDim = {blocks, 1, 1};
         block = one.get();
         call(kernel, given, std::index_sequence_for<A...>());
       });

@@ -13,4 +13,5 @@ with pytest.MonkeyPatch.context() as patch:
     emulate(patch, "-fsanitize=thread", "-O1")
     tests.test_attention(100, 1, (90,), 0.1, 3, None)
     tests.test_a_narrow_layer(100, (90,), 0.1, 0.1, None)
+    tests.test_products_with_the_gelu(150, 128, 1, None, patch)
 print("done")

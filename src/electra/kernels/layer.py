@@ -11,11 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from electra.kernels import gelu as gelus
 from electra.kernels import narrow
 from electra.kernels import norm as norms
 from electra.kernels.attention import attend, attend_backward
-from electra.kernels.down import down_backward, programs
+from electra.kernels.feed import down_backward, lines_of, up_gelu
 from electra.kernels.hashing import Drop, drop_at
 
 
@@ -119,8 +118,7 @@ def run_layer(
     level = attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads, out=mixed)
     sum1 = torch.addmm(block.out_bias, mixed, block.out.t())
     norm1 = norms.add_norm(sum1, x_TD, block.gamma1, block.beta1, drops[1], length=length, eps=plan.eps, out=y)
-    torch.addmm(block.up_bias, y, block.up.t(), out=inner)
-    gelus.gelu(inner, out=active)
+    up_gelu(y, block.up, block.up_bias, inner=inner, active=active)
     sum2 = torch.addmm(block.down_bias, active, block.down.t())
     norm2 = norms.add_norm(sum2, y, block.gamma2, block.beta2, drops[2], length=length, eps=plan.eps, out=out)
     return Kept(level, sum1, *norm1, sum2, *norm2)
@@ -162,7 +160,7 @@ def make_lines(like: Tensor, layers: int, texts: int, tokens: int, inner: int, *
         return torch.empty(layers, lines, columns, dtype=torch.float32, device=like.device)
 
     norm = texts if fused else norms.programs(tokens, width)
-    up = texts if fused else programs(tokens, width, inner)
+    up = texts if fused else lines_of(like.view(tokens, width), inner)
     return Lines(room(norm, 3 * width), room(norm, 3 * width), room(up, inner), room(texts, 3 * width))
 
 

@@ -21,12 +21,14 @@ from torch import Tensor
 from electra.fsio import write_atomic
 
 HERE = Path(__file__).parent / "cuda"
-THREADS = 256
 HEAD = 64
 LONGEST = 128
 """Tokens of a sequence that one block holds."""
 TILE = LONGEST * HEAD * 2
-_OLDEST = (8, 0)  # the first with bf16 products and copies that do not wait
+_OLDEST, _HOPPER = (
+    8,
+    9,
+)  # the first with bf16 products and copies that do not wait; the one with products of warp groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,9 @@ class Kernel:
     name: str
     files: tuple[str, ...]
     memory: int
+    threads: int = 256
+    hopper: bool = False
+    """Whether it is made of what only that generation has."""
 
     def source(self) -> str:
         """All of it, as one text."""
@@ -46,7 +51,9 @@ def can_run(like: Tensor, kernel: Kernel) -> bool:
     """Whether a kernel runs on what `like` is made of, on its device."""
     if like.dtype != torch.bfloat16 or not like.is_cuda:
         return False
-    return kernel.memory <= _room(like.device) and not missing()
+    major, room = _facts(like.device)
+    new_enough = major == _HOPPER if kernel.hopper else major >= _OLDEST
+    return new_enough and kernel.memory <= room and not missing()
 
 
 def launch(kernel: Kernel, blocks: int, *given: Tensor | int | float | None) -> None:
@@ -65,7 +72,7 @@ def start(kernel: Kernel, blocks: int, pointers: Any) -> None:
     """Launch with an array of pointers to arguments."""
     function = _function(kernel, torch.cuda.current_device())
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    dimensions = (blocks, 1, 1, THREADS, 1, 1, kernel.memory)
+    dimensions = (blocks, 1, 1, kernel.threads, 1, 1, kernel.memory)
     _must(_driver().cuLaunchKernel(function, *dimensions, stream, pointers, None), kernel.name)
 
 
@@ -103,18 +110,17 @@ def _value(given: Tensor | int | float | None) -> Any:
 
 
 @functools.cache
-def _room(device: torch.device) -> int:
-    """Bytes that a block may have on the chip; none where the GPU is too old."""
+def _facts(device: torch.device) -> tuple[int, int]:
+    """A GPU's generation, and the bytes that a block may have on its chip."""
     facts = torch.cuda.get_device_properties(device)
-    limit: int = facts.shared_memory_per_block_optin  # type: ignore[attr-defined]
-    return limit if (facts.major, facts.minor) >= _OLDEST else 0
+    return facts.major, facts.shared_memory_per_block_optin  # type: ignore[attr-defined]
 
 
 @functools.cache
 def _function(kernel: Kernel, device: int) -> ctypes.c_void_p:
     """The kernel, loaded on a device."""
     facts = torch.cuda.get_device_properties(device)
-    code = _kept(kernel, f"sm_{facts.major}{facts.minor}")
+    code = _kept(kernel, f"sm_{facts.major}{facts.minor}{'a' if kernel.hopper else ''}")
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     driver = _driver()
     _must(driver.cuModuleLoadData(ctypes.byref(module), code), kernel.name)

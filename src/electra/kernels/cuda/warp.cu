@@ -7,7 +7,7 @@ typedef unsigned short u16;
 #ifndef EMULATED
 #define KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define INLINE static __device__ __forceinline__
-#define SHARED(name) extern __shared__ __align__(128) char name[]
+#define SHARED(name) extern __shared__ __align__(1024) char name[]
 
 INLINE u32 place_of(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 

@@ -1,0 +1,185 @@
+// The products into and out of a feed-forward half's inner width, with the GELU beside them, for width 256, on Hopper.
+//
+// A block is four warps that keep 128 rows of a weight on the chip, the outputs, and have 64 tokens at a time come past;
+// two blocks share a multiprocessor, so that one multiplies while the other has its GELU to do. Weight and tokens lie in
+// tiles of 64 columns, as `at` turns them about, which is how the product of a warp group wants them.
+
+#define DEEP 256
+#define TOKENS 64
+#define OUTPUTS 128
+#define STRIPE (TOKENS * 128)  // bytes of 64 columns of the tokens
+#define WEIGHT (OUTPUTS * 128)
+
+// 64 tokens, zeros past the end.
+INLINE void fetch_tokens(char* tiles, const u16* from, int first, int count, int thread) {
+#pragma unroll
+  for (int i = 0; i < 16; i++) {
+    int row = i * 4 + thread / 32, chunk = thread & 31;
+    bool there = first + row < count;
+    const u16* here = from + (long)(there ? first + row : 0) * DEEP + chunk * 8;
+    fetch(place_of(tiles) + chunk / 8 * STRIPE + at(row, chunk & 7), here, there);
+  }
+}
+
+// c (64 x 128) = tokens times the weight's rows.
+INLINE void product(float c[16][4], const char* tokens, const char* weight) {
+  begin_group();
+#pragma unroll
+  for (int k = 0; k < DEEP / 16; k++)
+    multiply_group(c, place_of(tokens) + k / 4 * STRIPE + (k & 3) * 32, place_of(weight) + k / 4 * WEIGHT + (k & 3) * 32,
+                   k > 0);
+  end_group();
+}
+
+// A warp's 16 x 128 numbers to memory, 64 columns at a time by way of its own rows of a stripe.
+INLINE void put_outputs(const u32 pairs[16][2], char* stripe, u16* to, int inner, int first, int count, int warp,
+                        int lane) {
+  int row = warp * 16 + lane / 4;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+      write_word(place_of(stripe) + at(row, n) + (lane & 3) * 4, pairs[half * 8 + n][0]);
+      write_word(place_of(stripe) + at(row + 8, n) + (lane & 3) * 4, pairs[half * 8 + n][1]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      int here = warp * 16 + i * 4 + lane / 8;
+      if (first + here < count)
+        *(uint4*)(to + (long)(first + here) * inner + half * 64 + (lane & 7) * 8) = *(uint4*)(stripe + at(here, lane & 7));
+    }
+  }
+}
+
+KERNEL(128, 2)
+up_gelu(const u16* given, const u16* weight, const u16* bias, u16* inner, u16* active, int count, int columns,
+        int tiles) {
+  SHARED(memory);
+  char* weights = memory;
+  char* tokens = memory + 4 * WEIGHT;
+  char* stripe = tokens + 4 * STRIPE;
+  int thread = threadIdx.x, lane = thread & 31, warp = thread / 32, n0 = blockIdx.x % tiles * OUTPUTS;
+  int line = blockIdx.x / tiles, step = gridDim.x / tiles * TOKENS;
+  for (int i = 0; i < 32; i++) {
+    int row = i * 4 + thread / 32, chunk = thread & 31;
+    fetch(place_of(weights) + chunk / 8 * WEIGHT + at(row, chunk & 7), weight + (long)(n0 + row) * DEEP + chunk * 8, true);
+  }
+  int first = line * TOKENS;
+  if (first < count) fetch_tokens(tokens, given, first, count, thread);
+  for (; first < count; first += step) {
+    fetched();
+    seen_by_group();
+    __syncthreads();
+    float c[16][4];
+    product(c, tokens, weights);
+    __syncthreads();  // all have multiplied
+    if (first + step < count) fetch_tokens(tokens, given, first + step, count, thread);
+    u32 pairs[16][2];
+#pragma unroll
+    for (int n = 0; n < 16; n++) {
+      const u16* here = bias + n0 + n * 8 + (lane & 3) * 2;
+      float b0 = low_of(here[0]), b1 = low_of(here[1]);
+#pragma unroll
+      for (int i = 0; i < 2; i++) pairs[n][i] = pack(c[n][2 * i] + b0, c[n][2 * i + 1] + b1);
+    }
+    put_outputs(pairs, stripe, inner + n0, columns, first, count, warp, lane);
+#pragma unroll
+    for (int n = 0; n < 16; n++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        float low = low_of(pairs[n][i]), high = high_of(pairs[n][i]);
+        pairs[n][i] = pack(low * phi(low), high * phi(high));
+      }
+    put_outputs(pairs, stripe, active + n0, columns, first, count, warp, lane);
+  }
+}
+
+// The weight is (256, columns) here: its columns are turned into rows on the way in.
+INLINE void fetch_turned(char* weights, char* stripes, const u16* weight, int n0, int columns, int thread) {
+  int lane = thread & 31, warp = thread / 32;
+#pragma unroll 1
+  for (int k0 = 0; k0 < DEEP; k0 += 64) {
+    // 64 rows of 128 columns: two stripes.
+    for (int i = 0; i < 8; i++) {
+      int row = i * 8 + thread / 16, chunk = thread & 15;
+      fetch(place_of(stripes) + chunk / 8 * STRIPE + at(row, chunk & 7), weight + (long)(k0 + row) * columns + n0 + chunk * 8,
+            true);
+    }
+    fetched();
+    __syncthreads();
+    // A warp: 32 of the columns, eight by eight numbers at a time.
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+      for (int n = 0; n < 2; n++) {
+        u32 r[4];
+        int column = warp * 32 + n * 16;
+        read4_turned(r, place_of(stripes) + column / 64 * STRIPE + at(k * 16 + (lane & 15), (column & 63) / 8 + (lane >> 4)));
+        u32 to = place_of(weights) + k0 / 64 * WEIGHT + (lane & 3) * 4;
+#pragma unroll
+        for (int i = 0; i < 4; i++) write_word(to + at(column + i / 2 * 8 + lane / 4, k * 2 + (i & 1)), r[i]);
+      }
+    __syncthreads();
+  }
+}
+
+KERNEL(128, 2)
+down_backward(const u16* given, const u16* weight, const u16* inner, u16* d_inner, float* lines, int count, int columns,
+              int tiles) {
+  SHARED(memory);
+  char* weights = memory;
+  char* tokens = memory + 4 * WEIGHT;
+  char* stripe = tokens + 4 * STRIPE;
+  int thread = threadIdx.x, lane = thread & 31, warp = thread / 32, n0 = blockIdx.x % tiles * OUTPUTS;
+  int line = blockIdx.x / tiles, step = gridDim.x / tiles * TOKENS;
+  fetch_turned(weights, tokens, weight, n0, columns, thread);
+  int first = line * TOKENS;
+  if (first < count) fetch_tokens(tokens, given, first, count, thread);
+  float sums[16][2] = {};
+  for (; first < count; first += step) {
+    u32 x[16][2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      int row = first + warp * 16 + lane / 4 + 8 * i;
+      const u16* here = inner + (long)row * columns + n0 + (lane & 3) * 2;
+#pragma unroll
+      for (int n = 0; n < 16; n++) x[n][i] = row < count ? *(const u32*)(here + n * 8) : 0;
+    }
+    fetched();
+    seen_by_group();
+    __syncthreads();
+    float c[16][4];
+    product(c, tokens, weights);
+    __syncthreads();  // all have multiplied
+    if (first + step < count) fetch_tokens(tokens, given, first + step, count, thread);
+    // Tokens past the end have no gradient.
+#pragma unroll
+    for (int n = 0; n < 16; n++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        float low = c[n][2 * i] * gelu_slope(low_of(x[n][i])), high = c[n][2 * i + 1] * gelu_slope(high_of(x[n][i]));
+        sums[n][0] += low;
+        sums[n][1] += high;
+        x[n][i] = pack(low, high);
+      }
+    put_outputs(x, stripe, d_inner + n0, columns, first, count, warp, lane);
+  }
+  __syncthreads();
+  float* parts = (float*)stripe;  // of each warp a line
+#pragma unroll
+  for (int n = 0; n < 16; n++)
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      float total = sums[n][i];
+      total += swap(total, 4);
+      total += swap(total, 8);
+      total += swap(total, 16);
+      if (lane < 4) parts[warp * OUTPUTS + n * 8 + lane * 2 + i] = total;
+    }
+  __syncthreads();
+  float total = 0;
+  for (int i = 0; i < 4; i++) total += parts[i * OUTPUTS + thread];
+  lines[(long)line * columns + n0 + thread] = total;
+}
