@@ -44,6 +44,11 @@ static inline void fetch(u32 to, const void* from, bool there) {
 }
 static inline void fetched() {}
 static inline void write_word(u32 to, u32 word) { memcpy(block->memory + to, &word, 4); }
+static inline u32 read_word(u32 from) {
+  u32 word;
+  memcpy(&word, block->memory + from, 4);
+  return word;
+}
 
 static inline float low_of(u32 word) {
   word <<= 16;
@@ -112,15 +117,17 @@ static inline float swap(float x, int lanes) {
 // A warp group's product reads tiles itself. Eight rows of 128 bytes lie together, the next eight 1024 bytes further, and
 // units of 16 bytes are turned about by the bits above a row's.
 static inline void seen_by_group() {}
-static inline void begin_group() {}
-static inline void end_group() {}
-static inline float of_tile(u32 place, int row, int column) {
-  u32 here = place + row / 8 * 1024 + row % 8 * 128 + column * 2;
+static inline void begin_group(float c[16][4]) {}
+static inline void end_group(float c[16][4]) {}
+typedef u32 Tile;
+static inline Tile tile_at(const char* p) { return place_of(p) >> 4; }
+static inline float of_tile(Tile tile, int row, int column) {
+  u32 here = tile * 16 + row / 8 * 1024 + row % 8 * 128 + column * 2;
   u16 x;
   memcpy(&x, block->memory + (here ^ ((here >> 7 & 7) << 4)), 2);
   return low_of(x);
 }
-static inline void multiply_group(float c[16][4], u32 a, u32 b, int more) {
+static inline void multiply_group(float c[16][4], Tile a, Tile b, int more) {
   int warp = threadIdx.x / 32 % 4, lane = own_lane();
   for (int n = 0; n < 16; n++)
     for (int i = 0; i < 4; i++) {

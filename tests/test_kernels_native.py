@@ -242,7 +242,9 @@ def test_kernels_compile_into_registers(kernel: Kernel, architecture: int, tmp_p
     assert used is not None and 2 * kernel.threads * int(used[1]) <= 2**16
     assert 2 * (kernel.memory + 1024) <= 228 * 1024
     spilled = re.search(r"(\d+) bytes spill stores", made.stderr)
-    assert spilled is not None and int(spilled[1]) <= 256
+    stack = re.search(r"(\d+) bytes stack frame", made.stderr)
+    assert spilled is not None and stack is not None and int(spilled[1]) <= 256
+    assert int(stack[1]) <= 2 * int(spilled[1]) + 8  # no array lives there
 
 
 @needs_compiler

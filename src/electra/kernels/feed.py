@@ -20,7 +20,7 @@ WIDTH, OUTPUTS, TOKENS = 256, 128, 64
 """What the kernels know: the width, the columns that a block keeps the weight of, the tokens that pass it at a time."""
 BLOCKS = 264
 """Two for each multiprocessor of a large chip."""
-_MEMORY = 2 * WIDTH * (OUTPUTS + TOKENS) + 128 * TOKENS
+_MEMORY = 2 * WIDTH * (OUTPUTS + TOKENS) + 2 * TOKENS * OUTPUTS
 UP = Kernel("up_gelu", ("group", "feed"), _MEMORY, threads=128, hopper=True)
 DOWN = Kernel("down_backward", ("group", "feed"), _MEMORY, threads=128, hopper=True)
 

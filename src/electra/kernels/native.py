@@ -6,6 +6,7 @@ memory of a data centre; everything else takes the kernels in Triton.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from electra.fsio import write_atomic
+from electra.progress import say
 
 HERE = Path(__file__).parent / "cuda"
 HEAD = 64
@@ -53,7 +55,7 @@ def can_run(like: Tensor, kernel: Kernel) -> bool:
         return False
     major, room = _facts(like.device)
     new_enough = major == _HOPPER if kernel.hopper else major >= _OLDEST
-    return new_enough and kernel.memory <= room and not missing()
+    return new_enough and kernel.memory <= room and not missing() and _compiles(kernel, like.device)
 
 
 def launch(kernel: Kernel, blocks: int, *given: Tensor | int | float | None) -> None:
@@ -70,10 +72,21 @@ def aligned(weight: Tensor) -> Tensor:
 
 def start(kernel: Kernel, blocks: int, pointers: Any) -> None:
     """Launch with an array of pointers to arguments."""
-    function = _function(kernel, torch.cuda.current_device())
+    device = torch.cuda.current_device()
+    _have_context(device)
+    function = _function(kernel, device)
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     dimensions = (blocks, 1, 1, kernel.threads, 1, 1, kernel.memory)
     _must(_driver().cuLaunchKernel(function, *dimensions, stream, pointers, None), kernel.name)
+
+
+def _have_context(device: int) -> None:
+    """Give this thread the device's context: in autograd's, torch leaves that to the first call that needs it."""
+    driver, context = _driver(), ctypes.c_void_p()
+    driver.cuCtxGetCurrent(ctypes.byref(context))
+    if not context.value:
+        _must(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), "the device's context")
+        _must(driver.cuCtxSetCurrent(context), "the device's context")
 
 
 @functools.cache
@@ -90,7 +103,9 @@ def compile_kernel(kernel: Kernel, architecture: str) -> bytes:
     """Machine code of a kernel for an architecture such as `sm_90`; RuntimeError with the compiler's log."""
     library = _compiler()
     program, name = ctypes.c_void_p(), f"{kernel.name}.cu".encode()
-    library.nvrtcCreateProgram(ctypes.byref(program), kernel.source().encode(), name, 0, None, None)
+    source = kernel.source().encode()
+    if library.nvrtcCreateProgram(ctypes.byref(program), source, name, 0, None, None):
+        raise RuntimeError(f"{kernel.name}: the runtime compiler does not start")
     options = (ctypes.c_char_p * 1)(f"--gpu-architecture={architecture}".encode())
     failed = library.nvrtcCompileProgram(program, 1, options)
     if failed:
@@ -117,10 +132,25 @@ def _facts(device: torch.device) -> tuple[int, int]:
 
 
 @functools.cache
+def _compiles(kernel: Kernel, device: torch.device) -> bool:
+    """Whether the compiler at hand knows the GPU; said once where it does not."""
+    try:
+        _code(kernel, device)
+    except RuntimeError as error:
+        say(f"warning: {error}\n  slower kernels take its place")
+        return False
+    return True
+
+
+def _code(kernel: Kernel, device: torch.device | int) -> bytes:
+    facts = torch.cuda.get_device_properties(device)
+    return _kept(kernel, f"sm_{facts.major}{facts.minor}{'a' if kernel.hopper else ''}")
+
+
+@functools.cache
 def _function(kernel: Kernel, device: int) -> ctypes.c_void_p:
     """The kernel, loaded on a device."""
-    facts = torch.cuda.get_device_properties(device)
-    code = _kept(kernel, f"sm_{facts.major}{facts.minor}{'a' if kernel.hopper else ''}")
+    code = _code(kernel, device)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     driver = _driver()
     _must(driver.cuModuleLoadData(ctypes.byref(module), code), kernel.name)
@@ -135,17 +165,19 @@ def _kept(kernel: Kernel, architecture: str) -> bytes:
     major, minor = ctypes.c_int(), ctypes.c_int()
     _compiler().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     stamp = f"{architecture} {major.value}.{minor.value} {kernel.name} {kernel.source()}"
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "electra"
-    path = folder / f"{kernel.name}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.cubin"
-    if path.is_file():
-        return path.read_bytes()
+    name = f"{kernel.name}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.cubin"
+    # A home that cannot be read or written to costs seconds at every start, and nothing else.
+    with contextlib.suppress(OSError, RuntimeError):
+        return (_cache() / name).read_bytes()
     code = compile_kernel(kernel, architecture)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, code)
-    except OSError:
-        pass  # a home that cannot be written to costs seconds at every start, and nothing else
+    with contextlib.suppress(OSError, RuntimeError):
+        _cache().mkdir(parents=True, exist_ok=True)
+        write_atomic(_cache() / name, code)
     return code
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "electra"
 
 
 @functools.cache
@@ -157,11 +189,11 @@ def _driver() -> ctypes.CDLL:
 def _compiler() -> ctypes.CDLL:
     """The runtime compiler: loaded by name, or from among the packages that torch brings."""
     major = (torch.version.cuda or "13").partition(".")[0]
-    names = [f"libnvrtc.so.{major}", "libnvrtc.so"]
+    names = [f"libnvrtc.so.{major}"]
     spec = find_spec("nvidia")
     for folder in (spec.submodule_search_locations if spec else None) or []:
         names += [str(path) for path in sorted(Path(folder).glob(f"*/lib/libnvrtc.so.{major}"))]
-    for name in names:
+    for name in [*names, "libnvrtc.so"]:
         try:
             return ctypes.CDLL(name)
         except OSError:

@@ -23,34 +23,39 @@ INLINE void fetch_tokens(char* tiles, const u16* from, int first, int count, int
 
 // c (64 x 128) = tokens times the weight's rows.
 INLINE void product(float c[16][4], const char* tokens, const char* weight) {
-  begin_group();
+  Tile a = tile_at(tokens), b = tile_at(weight);
+#pragma unroll
+  for (int n = 0; n < 16; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+  begin_group(c);
 #pragma unroll
   for (int k = 0; k < DEEP / 16; k++)
-    multiply_group(c, place_of(tokens) + k / 4 * STRIPE + (k & 3) * 32, place_of(weight) + k / 4 * WEIGHT + (k & 3) * 32,
-                   k > 0);
-  end_group();
+    multiply_group(c, a + (k / 4 * STRIPE + (k & 3) * 32) / 16, b + (k / 4 * WEIGHT + (k & 3) * 32) / 16, k > 0);
+  end_group(c);
 }
 
-// A warp's 16 x 128 numbers to memory, 64 columns at a time by way of its own rows of a stripe.
-INLINE void put_outputs(const u32 pairs[16][2], char* stripe, u16* to, int inner, int first, int count, int warp,
-                        int lane) {
-  int row = warp * 16 + lane / 4;
+// A warp's 16 rows of two stripes, 128 columns, to memory; and from there, zeros past the end.
+INLINE void put_stripes(const char* stripes, u16* to, int inner, int first, int count, int warp, int lane) {
+  __syncwarp();
 #pragma unroll
-  for (int half = 0; half < 2; half++) {
-    __syncwarp();
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-      write_word(place_of(stripe) + at(row, n) + (lane & 3) * 4, pairs[half * 8 + n][0]);
-      write_word(place_of(stripe) + at(row + 8, n) + (lane & 3) * 4, pairs[half * 8 + n][1]);
-    }
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      int here = warp * 16 + i * 4 + lane / 8;
-      if (first + here < count)
-        *(uint4*)(to + (long)(first + here) * inner + half * 64 + (lane & 7) * 8) = *(uint4*)(stripe + at(here, lane & 7));
-    }
+  for (int i = 0; i < 8; i++) {
+    int row = warp * 16 + i * 2 + lane / 16, chunk = lane & 15;
+    const char* from = stripes + chunk / 8 * STRIPE + at(row, chunk & 7);
+    if (first + row < count) *(uint4*)(to + (long)(first + row) * inner + chunk * 8) = *(uint4*)from;
   }
+  __syncwarp();
+}
+INLINE void fetch_stripes(char* stripes, const u16* from, int inner, int first, int count, int warp, int lane) {
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    int row = warp * 16 + i * 2 + lane / 16, chunk = lane & 15;
+    bool there = first + row < count;
+    const u16* here = from + (long)(there ? first + row : 0) * inner + chunk * 8;
+    fetch(place_of(stripes) + chunk / 8 * STRIPE + at(row, chunk & 7), here, there);
+  }
+}
+// Where a thread's pair of columns lies in them, of eight columns and one of its two rows.
+INLINE u32 pair_at(const char* stripes, int n, int i, int warp, int lane) {
+  return place_of(stripes) + n / 8 * STRIPE + at(warp * 16 + lane / 4 + 8 * i, n & 7) + (lane & 3) * 4;
 }
 
 KERNEL(128, 2)
@@ -59,7 +64,7 @@ up_gelu(const u16* given, const u16* weight, const u16* bias, u16* inner, u16* a
   SHARED(memory);
   char* weights = memory;
   char* tokens = memory + 4 * WEIGHT;
-  char* stripe = tokens + 4 * STRIPE;
+  char* stripes = tokens + 4 * STRIPE;
   int thread = threadIdx.x, lane = thread & 31, warp = thread / 32, n0 = blockIdx.x % tiles * OUTPUTS;
   int line = blockIdx.x / tiles, step = gridDim.x / tiles * TOKENS;
   for (int i = 0; i < 32; i++) {
@@ -67,6 +72,12 @@ up_gelu(const u16* given, const u16* weight, const u16* bias, u16* inner, u16* a
     fetch(place_of(weights) + chunk / 8 * WEIGHT + at(row, chunk & 7), weight + (long)(n0 + row) * DEEP + chunk * 8, true);
   }
   int first = line * TOKENS;
+  u32 biases[16];
+#pragma unroll
+  for (int n = 0; n < 16; n++) {
+    const u16* here = bias + n0 + n * 8 + (lane & 3) * 2;  // at any multiple of two bytes
+    biases[n] = here[0] | (u32)here[1] << 16;
+  }
   if (first < count) fetch_tokens(tokens, given, first, count, thread);
   for (; first < count; first += step) {
     fetched();
@@ -75,25 +86,28 @@ up_gelu(const u16* given, const u16* weight, const u16* bias, u16* inner, u16* a
     float c[16][4];
     product(c, tokens, weights);
     __syncthreads();  // all have multiplied
-    if (first + step < count) fetch_tokens(tokens, given, first + step, count, thread);
+    fetch_tokens(tokens, given, first + step, count, thread);
     u32 pairs[16][2];
 #pragma unroll
     for (int n = 0; n < 16; n++) {
-      const u16* here = bias + n0 + n * 8 + (lane & 3) * 2;
-      float b0 = low_of(here[0]), b1 = low_of(here[1]);
+      float b0 = low_of(biases[n]), b1 = high_of(biases[n]);
 #pragma unroll
-      for (int i = 0; i < 2; i++) pairs[n][i] = pack(c[n][2 * i] + b0, c[n][2 * i + 1] + b1);
+      for (int i = 0; i < 2; i++) {
+        pairs[n][i] = pack(c[n][2 * i] + b0, c[n][2 * i + 1] + b1);
+        write_word(pair_at(stripes, n, i, warp, lane), pairs[n][i]);
+      }
     }
-    put_outputs(pairs, stripe, inner + n0, columns, first, count, warp, lane);
+    put_stripes(stripes, inner + n0, columns, first, count, warp, lane);
 #pragma unroll
     for (int n = 0; n < 16; n++)
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         float low = low_of(pairs[n][i]), high = high_of(pairs[n][i]);
-        pairs[n][i] = pack(low * phi(low), high * phi(high));
+        write_word(pair_at(stripes, n, i, warp, lane), pack(low * phi(low), high * phi(high)));
       }
-    put_outputs(pairs, stripe, active + n0, columns, first, count, warp, lane);
+    put_stripes(stripes, active + n0, columns, first, count, warp, lane);
   }
+  fetched();
 }
 
 // The weight is (256, columns) here: its columns are turned into rows on the way in.
@@ -131,22 +145,15 @@ down_backward(const u16* given, const u16* weight, const u16* inner, u16* d_inne
   SHARED(memory);
   char* weights = memory;
   char* tokens = memory + 4 * WEIGHT;
-  char* stripe = tokens + 4 * STRIPE;
+  char* stripes = tokens + 4 * STRIPE;
   int thread = threadIdx.x, lane = thread & 31, warp = thread / 32, n0 = blockIdx.x % tiles * OUTPUTS;
   int line = blockIdx.x / tiles, step = gridDim.x / tiles * TOKENS;
   fetch_turned(weights, tokens, weight, n0, columns, thread);
   int first = line * TOKENS;
-  if (first < count) fetch_tokens(tokens, given, first, count, thread);
+  fetch_tokens(tokens, given, first, count, thread);
+  fetch_stripes(stripes, inner + n0, columns, first, count, warp, lane);
   float sums[16][2] = {};
   for (; first < count; first += step) {
-    u32 x[16][2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      int row = first + warp * 16 + lane / 4 + 8 * i;
-      const u16* here = inner + (long)row * columns + n0 + (lane & 3) * 2;
-#pragma unroll
-      for (int n = 0; n < 16; n++) x[n][i] = row < count ? *(const u32*)(here + n * 8) : 0;
-    }
     fetched();
     seen_by_group();
     __syncthreads();
@@ -154,20 +161,22 @@ down_backward(const u16* given, const u16* weight, const u16* inner, u16* d_inne
     product(c, tokens, weights);
     __syncthreads();  // all have multiplied
     if (first + step < count) fetch_tokens(tokens, given, first + step, count, thread);
-    // Tokens past the end have no gradient.
+    // Tokens past the end have no gradient. What the GELU was given makes room for its gradient.
 #pragma unroll
     for (int n = 0; n < 16; n++)
 #pragma unroll
       for (int i = 0; i < 2; i++) {
-        float low = c[n][2 * i] * gelu_slope(low_of(x[n][i])), high = c[n][2 * i + 1] * gelu_slope(high_of(x[n][i]));
+        u32 place = pair_at(stripes, n, i, warp, lane), x = read_word(place);
+        float low = c[n][2 * i] * gelu_slope(low_of(x)), high = c[n][2 * i + 1] * gelu_slope(high_of(x));
         sums[n][0] += low;
         sums[n][1] += high;
-        x[n][i] = pack(low, high);
+        write_word(place, pack(low, high));
       }
-    put_outputs(x, stripe, d_inner + n0, columns, first, count, warp, lane);
+    put_stripes(stripes, d_inner + n0, columns, first, count, warp, lane);
+    if (first + step < count) fetch_stripes(stripes, inner + n0, columns, first + step, count, warp, lane);
   }
   __syncthreads();
-  float* parts = (float*)stripe;  // of each warp a line
+  float* parts = (float*)stripes;  // of each warp a line
 #pragma unroll
   for (int n = 0; n < 16; n++)
 #pragma unroll

@@ -3,18 +3,28 @@
 #ifndef EMULATED
 // What was written into shared memory is seen by the products' own engine.
 INLINE void seen_by_group() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-INLINE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-INLINE void end_group() {
+// Nothing of `c` is moved across: the engine writes it, and the compiler does not see when.
+INLINE void hold(float c[16][4]) {
+#pragma unroll
+  for (int n = 0; n < 16; n++)
+    asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])::"memory");
+}
+INLINE void begin_group(float c[16][4]) {
+  hold(c);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+INLINE void end_group(float c[16][4]) {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  hold(c);
 }
-INLINE unsigned long long tile_at(u32 place) {
-  // Rows of 128 bytes, eight of them 1024 bytes from the next, turned about in units of 16 bytes.
-  return (unsigned long long)((place & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
+// Where a product finds a tile: rows of 128 bytes, eight of them 1024 bytes from the next, turned about in units of 16
+// bytes. Sixteen bytes further is one more.
+typedef unsigned long long Tile;
+INLINE Tile tile_at(const char* p) { return (Tile)(place_of(p) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62; }
 
 // c (64 x 128), sixteen rows a warp, = or += 16 columns of 64 rows times 16 columns of 128 rows.
-INLINE void multiply_group(float c[16][4], u32 a, u32 b, int more) {
+INLINE void multiply_group(float c[16][4], Tile a, Tile b, int more) {
   float* d = &c[0][0];
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
@@ -30,6 +40,6 @@ INLINE void multiply_group(float c[16][4], u32 a, u32 b, int more) {
         "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
         "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
         "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "l"(tile_at(a)), "l"(tile_at(b)), "r"(more));
+      : "l"(a), "l"(b), "r"(more));
 }
 #endif

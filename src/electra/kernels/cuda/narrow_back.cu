@@ -84,7 +84,7 @@ narrow_backward(const u16* gradient, const u16* qkv_w, const u16* out_w, const f
   char* k_tile = memory + 2 * TILE;
   char* v_tile = memory + 3 * TILE;
   char* scores = memory + 4 * TILE;
-  float* parts1 = (float*)(memory + TILE);  // in between
+  float* parts1 = (float*)(memory + 4 * TILE);  // in between
   float2* facts = (float2*)(memory + 6 * TILE);
   u32* words = (u32*)(facts + ROWS);
   u32* columns = words + ROWS;
@@ -116,20 +116,22 @@ narrow_backward(const u16* gradient, const u16* qkv_w, const u16* out_w, const f
     }
   end_rows(given, rows, d_tile, first, lane);
   for (int i = 0; i < 2; i++) word[i] = drops ? row_word((u32)keys[text], (u32)site2, row + 8 * i) : 0;
-  fetched();
   __syncthreads();
   norm_drop_back(dy, du, given, mean2 + begin, rstd2 + begin, gamma2, drops, word, columns, threshold, grow,
                  parts2 + warp * 192, row, length, lane);
   round_rows(part, du);
   put_rows(du, d_tile, row, row + 8, first, (char*)(d_down + begin * WIDTH), WIDTH * 2, length, lane);
   begin_rows(rows, inner + begin * INNER, INNER * 2, first, length, lane);
+  fetched();
+  __syncthreads();
 #pragma unroll 1
   for (int j = 0; j < 4; j++) {
 #pragma unroll
     for (int n = 0; n < 8; n++) du[n][0] = du[n][1] = du[n][2] = du[n][3] = 0;
     add_product_turned(du, part, place_of(down_tiles) + j * 8192, lane);
     end_rows(given, rows, d_tile, first, lane);
-    if (j < 3) begin_rows(rows, inner + begin * INNER + (j + 1) * WIDTH, INNER * 2, first, length, lane);
+    const u16* next = j < 3 ? inner + begin * INNER + (j + 1) * WIDTH : sum1 + begin * WIDTH;
+    begin_rows(rows, next, (j < 3 ? INNER : WIDTH) * 2, first, length, lane);
     // The GELU's output takes the place of what it was given.
 #pragma unroll
     for (int n = 0; n < 8; n++)
@@ -147,8 +149,11 @@ narrow_backward(const u16* gradient, const u16* qkv_w, const u16* out_w, const f
     round_rows(given, du);
     add_product_turned(dy, given, place_of(up_tiles) + j * 8192, lane);
   }
-  begin_rows(rows, sum1 + begin * WIDTH, WIDTH * 2, first, length, lane);
   __syncthreads();  // the feed-forward half's weights are no longer read
+  u16* here = qkv + begin * 3 * WIDTH;
+  fetch_rows(q_tile, ROWS, here, 3 * WIDTH * 2, length, thread, 256);
+  fetch_rows(k_tile, ROWS, here + WIDTH, 3 * WIDTH * 2, length, thread, 256);
+  fetch_rows(v_tile, ROWS, here + 2 * WIDTH, 3 * WIDTH * 2, length, thread, 256);
   add_lines(parts2, 192, lines2 + text * 192, thread);
   add_lines(parts, INNER, up_lines + text * INNER, thread);
   end_rows(given, rows, d_tile, first, lane);
@@ -177,14 +182,9 @@ narrow_backward(const u16* gradient, const u16* qkv_w, const u16* out_w, const f
     if ((lane & 3) == 0) facts[here] = make_float2(here < length ? level[begin + here] : 0, shared[i]);
   }
   put_pairs(part, d_tile, row, row + 8, first, 0, 0, 0, lane);
+  fetched();
   __syncthreads();
   add_lines(parts1, 192, lines1 + text * 192, thread);
-  __syncthreads();
-  u16* here = qkv + begin * 3 * WIDTH;
-  fetch_rows(q_tile, ROWS, here, 3 * WIDTH * 2, length, thread, 256);
-  fetch_rows(k_tile, ROWS, here + WIDTH, 3 * WIDTH * 2, length, thread, 256);
-  fetch_rows(v_tile, ROWS, here + 2 * WIDTH, 3 * WIDTH * 2, length, thread, 256);
-  fetched();
   __syncthreads();
   back_to_keys(dy, du, q_tile, k_tile, v_tile, d_tile, scores, facts, words, attention_drops, visible, scale,
                attention_threshold, attention_grow, warp, lane);

@@ -119,10 +119,13 @@ INLINE void end_rows(u32 a[4][4], const Rows& rows, char* tile, int first, int l
 
 // A tile of rows from memory, zeros past the end.
 INLINE void fetch_rows(char* tile, int rows, const void* from, long stride, int length, int thread, int threads) {
-  for (int i = thread; i < rows * 8; i += threads) {
-    int row = i / 8, chunk = i & 7;
-    bool there = row < length;
-    fetch(place_of(tile) + at(row, chunk), (const char*)from + (there ? row * stride : 0) + chunk * 16, there);
+  int row = thread / 8, chunk = thread & 7;
+  u32 to = place_of(tile) + at(row, chunk);
+  const char* here = (const char*)from + row * stride + chunk * 16;
+#pragma unroll
+  for (int i = 0; i < rows * 8 / threads; i++) {
+    bool there = row + i * (threads / 8) < length;
+    fetch(to + i * threads * 16, there ? here + i * (threads / 8) * stride : (const char*)from, there);
   }
 }
 
@@ -161,10 +164,12 @@ INLINE void sum_rows(const float c[8][4], int lane, float out[2], int* first) {
     v[2 * n + 1] = c[n][1] + c[n][3];
   }
 #pragma unroll
-  for (int half = 8; half >= 2; half /= 2) {
+  for (int step = 0; step < 3; step++) {
+    const int half = 8 >> step;
     bool upper = lane & (2 * half);
 #pragma unroll
-    for (int i = 0; i < half; i++) {
+    for (int i = 0; i < 8; i++) {
+      if (i >= half) continue;  // so that everything unrolls, and stays in registers
       float sent = upper ? v[i] : v[i + half];
       float stays = upper ? v[i + half] : v[i];
       v[i] = stays + swap(sent, 2 * half);
