@@ -43,6 +43,8 @@ static inline void fetch(u32 to, const void* from, bool there) {
   else memset(block->memory + to, 0, 16);
 }
 static inline void fetched() {}
+static inline void mark() {}
+static inline void fetched_but_last() {}
 static inline void write_word(u32 to, u32 word) { memcpy(block->memory + to, &word, 4); }
 static inline u32 read_word(u32 from) {
   u32 word;

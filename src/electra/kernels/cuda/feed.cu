@@ -110,18 +110,29 @@ up_gelu(const u16* given, const u16* weight, const u16* bias, u16* inner, u16* a
   fetched();
 }
 
-// The weight is (256, columns) here: its columns are turned into rows on the way in.
-INLINE void fetch_turned(char* weights, char* stripes, const u16* weight, int n0, int columns, int thread) {
+// The weight is (256, columns) here: its columns are turned into rows on the way in, 64 rows of 128 columns at a time,
+// by way of two stripes, while the next are on their way into two others.
+INLINE void fetch_part(char* stripes, const u16* weight, int k0, int columns, int thread) {
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    int row = i * 8 + thread / 16, chunk = thread & 15;
+    const u16* here = weight + (long)(k0 + row) * columns + chunk * 8;
+    fetch(place_of(stripes) + chunk / 8 * STRIPE + at(row, chunk & 7), here, true);
+  }
+  mark();
+}
+INLINE void fetch_turned(char* weights, char* stripes, const u16* weight, int columns, int thread) {
   int lane = thread & 31, warp = thread / 32;
+  fetch_part(stripes, weight, 0, columns, thread);
 #pragma unroll 1
-  for (int k0 = 0; k0 < DEEP; k0 += 64) {
-    // 64 rows of 128 columns: two stripes.
-    for (int i = 0; i < 8; i++) {
-      int row = i * 8 + thread / 16, chunk = thread & 15;
-      fetch(place_of(stripes) + chunk / 8 * STRIPE + at(row, chunk & 7), weight + (long)(k0 + row) * columns + n0 + chunk * 8,
-            true);
+  for (int part = 0; part < DEEP / 64; part++) {
+    char* here = stripes + (part & 1) * 2 * STRIPE;
+    if (part + 1 < DEEP / 64) {
+      fetch_part(stripes + (~part & 1) * 2 * STRIPE, weight, (part + 1) * 64, columns, thread);
+      fetched_but_last();
+    } else {
+      fetched();
     }
-    fetched();
     __syncthreads();
     // A warp: 32 of the columns, eight by eight numbers at a time.
 #pragma unroll
@@ -130,8 +141,8 @@ INLINE void fetch_turned(char* weights, char* stripes, const u16* weight, int n0
       for (int n = 0; n < 2; n++) {
         u32 r[4];
         int column = warp * 32 + n * 16;
-        read4_turned(r, place_of(stripes) + column / 64 * STRIPE + at(k * 16 + (lane & 15), (column & 63) / 8 + (lane >> 4)));
-        u32 to = place_of(weights) + k0 / 64 * WEIGHT + (lane & 3) * 4;
+        read4_turned(r, place_of(here) + column / 64 * STRIPE + at(k * 16 + (lane & 15), (column & 63) / 8 + (lane >> 4)));
+        u32 to = place_of(weights) + part * WEIGHT + (lane & 3) * 4;
 #pragma unroll
         for (int i = 0; i < 4; i++) write_word(to + at(column + i / 2 * 8 + lane / 4, k * 2 + (i & 1)), r[i]);
       }
@@ -148,7 +159,7 @@ down_backward(const u16* given, const u16* weight, const u16* inner, u16* d_inne
   char* stripes = tokens + 4 * STRIPE;
   int thread = threadIdx.x, lane = thread & 31, warp = thread / 32, n0 = blockIdx.x % tiles * OUTPUTS;
   int line = blockIdx.x / tiles, step = gridDim.x / tiles * TOKENS;
-  fetch_turned(weights, tokens, weight, n0, columns, thread);
+  fetch_turned(weights, tokens, weight + n0, columns, thread);
   int first = line * TOKENS;
   fetch_tokens(tokens, given, first, count, thread);
   fetch_stripes(stripes, inner + n0, columns, first, count, warp, lane);

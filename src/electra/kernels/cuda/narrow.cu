@@ -69,10 +69,12 @@ narrow_forward(const u16* x, const u16* qkv_w, const u16* qkv_b, const u16* out_
   int visible = lengths ? lengths[text] : length;
   fetch_rows(x_tile, ROWS, x + begin * WIDTH, WIDTH * 2, length, thread, 256);
   fetch_rows(qkv_tiles, 3 * WIDTH, qkv_w, WIDTH * 2, 3 * WIDTH, thread, 256);
+  mark();
   fetch_rows(out_tile, WIDTH, out_w, WIDTH * 2, WIDTH, thread, 256);
   fetch_rows(up_tiles, INNER, up_w, WIDTH * 2, INNER, thread, 256);
+  mark();
   if (thread < 64) columns[thread] = mix(thread);
-  fetched();
+  fetched_but_last();
   __syncthreads();
 
   u32 x_part[4][4], q_part[4][4];
@@ -95,7 +97,8 @@ narrow_forward(const u16* x, const u16* qkv_w, const u16* qkv_b, const u16* out_
   attend_rows(c, q_part, k_tile, v_tile, level + begin, attention_drops, attention_drops ? keys[text] : 0, site0, 0,
               columns, visible, length, scale, attention_threshold, attention_grow, first, lane);
   put_rows(c, x_tile, row, row + 8, first, (char*)(mixed + begin * WIDTH), WIDTH * 2, length, lane);
-  __syncthreads();  // nobody reads keys and values any more
+  fetched();
+  __syncthreads();  // nobody reads keys and values any more, and the other weights are there
   for (int i = 0; i < 4; i++)
     fetch_rows(k_tile + i * 8192, WIDTH, down_w + i * WIDTH, INNER * 2, WIDTH, thread, 256);
 

@@ -17,6 +17,9 @@ INLINE void fetch(u32 to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
 INLINE void fetched() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// What is fetched after a mark need not be there for what was fetched before the mark to be: of two, the last may be late.
+INLINE void mark() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+INLINE void fetched_but_last() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
 
 INLINE void read4(u32 r[4], u32 from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
