@@ -155,8 +155,9 @@ def _function(kernel: Kernel, device: int) -> ctypes.c_void_p:
     driver = _driver()
     _must(driver.cuModuleLoadData(ctypes.byref(module), code), kernel.name)
     _must(driver.cuModuleGetFunction(ctypes.byref(function), module, kernel.name.encode()), kernel.name)
-    most_memory = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _must(driver.cuFuncSetAttribute(function, most_memory, kernel.memory), kernel.name)
+    # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, and _PREFERRED_SHARED_MEMORY_CARVEOUT in percent: two blocks fit.
+    for attribute, value in ((8, kernel.memory), (9, 100)):
+        _must(driver.cuFuncSetAttribute(function, attribute, value), kernel.name)
     return function
 
 
