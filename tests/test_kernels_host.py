@@ -30,6 +30,7 @@ def afresh() -> Iterator[None]:
 def there_and_back(x: Tensor, rate: float, keys_B: Tensor, incoming: Tensor) -> tuple[Tensor, Tensor]:
     source = x.detach().requires_grad_()
     y = dropout(source, rate, keys_B)
+    assert ("OnePass" in type(y.grad_fn).__name__) == host.can_drop(x)
     return y.detach(), torch.autograd.grad(y, source, incoming)[0]
 
 
@@ -39,7 +40,7 @@ def there_and_back(x: Tensor, rate: float, keys_B: Tensor, incoming: Tensor) -> 
     shape=st.lists(st.integers(1, 9), min_size=0, max_size=2),
     width=st.sampled_from([1, 2, 3, 16, 33, 128, 255, 256, 257, 600]),
     texts=st.integers(1, 5),
-    rate=st.sampled_from([0.1, 0.5, 0.003, 0.9]),
+    rate=st.sampled_from([0.1, 0.5, 0.003, 0.9, 0.999999]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )
 def test_dropout_in_one_pass_is_the_plain_one(
@@ -52,19 +53,21 @@ def test_dropout_in_one_pass_is_the_plain_one(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host, "can_drop", lambda x: False)
         want = there_and_back(x, rate, keys, incoming)
+    bits = torch.int32 if dtype == torch.float32 else torch.int16
     for one, other in zip(got, want, strict=True):
-        assert torch.equal(one, other)
+        assert torch.equal(one.view(bits), other.view(bits))
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_kept_of_odd_numbers(dtype: torch.dtype) -> None:
-    """Infinities stay, what is not a number stays none, and arrays may lie in memory as they like."""
+    """What is not finite comes out as from the plain product, and arrays may lie in memory as they like."""
     odd = torch.tensor([torch.inf, -torch.inf, torch.nan, 3.0e38, 1e-40, -0.0], dtype=dtype).repeat(1, 64)
-    y = dropout(odd, 0.5, torch.tensor([5], dtype=torch.int32))
-    kept = y != 0
-    assert kept.any() and torch.equal(y[kept].isnan(), odd[kept].isnan())
-    assert torch.equal(y[kept].isinf(), (odd * 2.0)[kept].isinf())
+    key = torch.tensor([5], dtype=torch.int32)
+    got = dropout(odd, 0.5, key)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host, "can_drop", lambda x: False)
+        torch.testing.assert_close(got, dropout(odd, 0.5, key), rtol=0, atol=0, equal_nan=True)
     x = torch.randn(6, 10, 4, dtype=torch.float32).to(dtype).transpose(0, 2)
     keys = torch.arange(8, dtype=torch.int32)[::2]
     assert torch.equal(dropout(x, 0.1, keys), dropout(x.contiguous(), 0.1, keys.contiguous()))

@@ -49,11 +49,9 @@ def _library() -> ctypes.CDLL | None:
     compiler = shutil.which(os.environ.get("CXX", "")) or shutil.which("g++")
     if compiler is None or platform.system() != "Linux":
         return None
-    source = SOURCES / "dropout.cpp"
     try:
-        path = _kept(compiler, source)
-        return ctypes.CDLL(str(path))
-    except (OSError, subprocess.SubprocessError):
+        return ctypes.CDLL(str(_kept(compiler, SOURCES / "dropout.cpp")))
+    except (OSError, RuntimeError, subprocess.SubprocessError):  # no home, a home full or closed, an odd compiler
         return None
 
 

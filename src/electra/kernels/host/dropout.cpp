@@ -11,24 +11,23 @@ static inline uint32_t mix(uint32_t x) {
   return x ^ (x >> 16);
 }
 
-static inline float kept(float x, float grow) { return x * grow; }
+static inline float times(float x, float factor) { return x * factor; }
 
 // bf16, rounded to the nearest, ties to even; what is not a number stays none.
-static inline uint16_t kept(uint16_t x, float grow) {
+static inline uint16_t times(uint16_t x, float factor) {
   uint32_t word = (uint32_t)x << 16;
   float y;
   memcpy(&y, &word, 4);
-  y *= grow;
+  y *= factor;
   memcpy(&word, &y, 4);
-  return y != y ? x : (uint16_t)((word + 0x7fff + ((word >> 16) & 1)) >> 16);
+  return y != y ? (uint16_t)0x7fc0 : (uint16_t)((word + 0x7fff + ((word >> 16) & 1)) >> 16);
 }
 
 constexpr int64_t PAIRS = 128;  // at a time, on the stack
 
 template <class T>
-static void drop(const T* __restrict x, T* __restrict y, const uint32_t* keys, const uint32_t* indices, int64_t texts, int64_t rows,
-                 int64_t width, int32_t threshold, float grow, int threads) {
-  const uint16_t lowest = (uint16_t)threshold;
+static void drop(const T* __restrict x, T* __restrict y, const uint32_t* keys, const uint32_t* indices, int64_t texts,
+                 int64_t rows, int64_t width, int32_t threshold, float grow, int threads) {
 #pragma omp parallel for num_threads(threads)
   for (int64_t line = 0; line < texts * rows; line++) {
     const uint32_t word = mix(keys[line / rows] ^ mix((uint32_t)(line % rows)));
@@ -40,10 +39,8 @@ static void drop(const T* __restrict x, T* __restrict y, const uint32_t* keys, c
       uint16_t halves[2 * PAIRS];
       for (int64_t i = 0; i < (count + 1) / 2; i++) words[i] = mix(word ^ indices[first / 2 + i]);
       memcpy(halves, words, sizeof(words));  // the low half first, as on every machine that torch runs on
-      for (int64_t i = 0; i < count; i++) {
-        const T whole = kept(from[first + i], grow);  // computed either way: without a branch it goes by the vector
-        to[first + i] = halves[i] >= lowest ? whole : (T)0;
-      }
+      // Multiplied by nothing rather than left out: without a branch, and what is not finite is not hidden.
+      for (int64_t i = 0; i < count; i++) to[first + i] = times(from[first + i], halves[i] >= threshold ? grow : 0.0f);
     }
   }
 }
