@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from electra.kernels import native
-from electra.kernels.native import Kernel
+from electra.kernels.native import Boxes, Kernel
 
 EMULATOR = Path(__file__).with_name("emulator.h")
 
@@ -50,6 +50,15 @@ def built(kernel: Kernel, *options: str) -> Any:
     return function
 
 
+class Map(ctypes.Structure):
+    """What `emulator.h` is told of a matrix."""
+
+    _fields_ = (
+        ("base", ctypes.c_void_p),
+        *((name, ctypes.c_long) for name in ("texts", "rows", "columns", "stride", "box")),
+    )
+
+
 def emulate(monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
     """Have bf16 on the CPU take the kernels in CUDA, built with these options."""
 
@@ -61,6 +70,11 @@ def emulate(monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
 
     from electra.kernels import attention, feed, narrow
 
+    def describe(boxes: Boxes) -> Any:
+        columns, stride = boxes.matrix.shape[1], boxes.matrix.stride(0) * 2
+        return Map(boxes.matrix.data_ptr(), *boxes.texts(), columns, stride, boxes.rows)
+
     monkeypatch.setattr(native, "start", start)
+    monkeypatch.setattr(native, "describe", describe)
     for module in (attention, feed, narrow):
         monkeypatch.setattr(module, "can_run", can_run)

@@ -11,7 +11,7 @@ from electra.kernels import narrow
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(narrow, "FEWEST_TEXTS", 1)
     emulate(patch, "-fsanitize=thread", "-O1")
-    tests.test_attention(100, 1, (90,), 0.1, 3, None)
+    tests.test_attention(100, 1, (90, 100, 40), 0.1, 3, None, patch)
     tests.test_a_narrow_layer(100, (90,), 0.1, 0.1, None)
-    tests.test_products_with_the_gelu(150, 128, 1, None, patch)
+    tests.test_products_with_the_gelu(400, 128, 1, None, patch)
 print("done")

@@ -15,11 +15,15 @@ from torch import Tensor
 
 from electra.kernels import flash, native
 from electra.kernels.hashing import Drop, kept, precision, row_words
-from electra.kernels.native import TILE, Kernel, can_run, launch
+from electra.kernels.native import TILE, Boxes, Given, Kernel, can_run, launch
 
 WARPS = 8
-FORWARD = Kernel("attention_forward", ("scores", "attention"), 3 * TILE + 256)
-BACKWARD = Kernel("attention_backward", ("scores", "attention_back"), 6 * TILE + native.LONGEST * 12 + 4096)
+FORWARD = Kernel("attention_forward", ("group", "heads", "attention"), 6 * TILE + 256 + 16, hopper=True)
+BACKWARD = Kernel(
+    "attention_backward", ("group", "heads", "attention_back"), 12 * TILE + 4096 + 16, together=1, hopper=True
+)
+PROCESSORS = 132
+"""Multiprocessors of a large chip."""
 LONGEST = 128
 """Tokens of a sequence whose scores one program can hold; `flash` takes longer ones."""
 
@@ -125,7 +129,9 @@ def attend(
     programs = len(qkv_TW) // length * heads
     if _native(qkv_TW, length, heads):
         level_TN = torch.empty(len(qkv_TW) * heads, dtype=torch.float32, device=qkv_TW.device)
-        launch(FORWARD, programs, qkv_TW, out, level_TN, *_told(lengths_B, drop, length=length, heads=heads))
+        blocks = min(programs, FORWARD.together * PROCESSORS)
+        matrices = Boxes(qkv_TW, native.LONGEST, length), Boxes(out, native.LONGEST // 2, length)
+        launch(FORWARD, blocks, *matrices, level_TN, *_told(lengths_B, drop, programs, length=length, heads=heads))
         return level_TN
     numbers = flash.numbers(qkv_TW, lengths_B, drop, length=length, heads=heads)
     constants = _constants(qkv_TW, lengths_B, drop, length=length, heads=heads)
@@ -143,8 +149,10 @@ def attend_backward(
     """
     programs = len(qkv_TW) // length * heads
     if level_TN is not None and length <= LONGEST:
-        told = _told(lengths_B, drop, length=length, heads=heads)
-        launch(BACKWARD, programs, qkv_TW, gradient_TD, mixed_TD, level_TN, sums_BW, *told)
+        blocks = min(programs, BACKWARD.together * PROCESSORS)
+        matrices = Boxes(qkv_TW, native.LONGEST, length), Boxes(gradient_TD, native.LONGEST, length)
+        told = _told(lengths_B, drop, programs, length=length, heads=heads)
+        launch(BACKWARD, blocks, *matrices, level_TN, sums_BW, *told)
         return
     if level_TN is not None:
         flash.attend_backward(
@@ -162,10 +170,10 @@ def _native(qkv_TW: Tensor, length: int, heads: int) -> bool:
     return known and can_run(qkv_TW, FORWARD) and can_run(qkv_TW, BACKWARD)
 
 
-def _told(lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int) -> tuple[Tensor | int | float | None, ...]:
+def _told(lengths_B: Tensor | None, drop: Drop, items: int, *, length: int, heads: int) -> tuple[Given, ...]:
     """What they are told after their arrays."""
     scale = native.HEAD**-0.5
-    return lengths_B, drop.keys_B, drop.site, length, heads, scale, drop.threshold, drop.grow
+    return lengths_B, drop.keys_B, drop.site, items, length, heads, scale, drop.threshold, drop.grow
 
 
 def _constants(qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int) -> dict[str, Any]:

@@ -14,15 +14,16 @@ from torch import Tensor
 
 from electra.kernels import down
 from electra.kernels import gelu as gelus
-from electra.kernels.native import Kernel, aligned, can_run, launch
+from electra.kernels.native import Boxes, Kernel, aligned, can_run, launch
 
-WIDTH, OUTPUTS, TOKENS = 256, 128, 64
-"""What the kernels know: the width, the columns that a block keeps the weight of, the tokens that pass it at a time."""
-BLOCKS = 264
-"""Two for each multiprocessor of a large chip."""
-_MEMORY = 2 * WIDTH * (OUTPUTS + TOKENS) + 2 * TOKENS * OUTPUTS
-UP = Kernel("up_gelu", ("group", "feed"), _MEMORY, threads=128, hopper=True)
-DOWN = Kernel("down_backward", ("group", "feed"), _MEMORY, threads=128, hopper=True)
+WIDTH, OUTPUTS, TOKENS, GROUPS = 256, 128, 64, 3
+"""What the kernels know: the width, the columns that a block keeps the weight of, the tokens that pass one of its groups
+at a time, its groups."""
+BLOCKS = 132
+"""One for each multiprocessor of a large chip."""
+_MEMORY = 2 * WIDTH * OUTPUTS + GROUPS * (2 * TOKENS * (WIDTH + OUTPUTS) + 32)
+UP = Kernel("up_gelu", ("group", "feed"), _MEMORY, threads=GROUPS * 128, together=1, hopper=True)
+DOWN = Kernel("down_backward", ("group", "feed"), _MEMORY, threads=GROUPS * 128, together=1, hopper=True)
 
 
 def up_gelu(y_TD: Tensor, up_FD: Tensor, bias_F: Tensor, *, inner: Tensor, active: Tensor) -> None:
@@ -32,7 +33,8 @@ def up_gelu(y_TD: Tensor, up_FD: Tensor, bias_F: Tensor, *, inner: Tensor, activ
         gelus.gelu(inner, out=active)
         return
     tiles, lines = _shared(y_TD, len(up_FD))
-    launch(UP, tiles * lines, y_TD, aligned(up_FD), bias_F, inner, active, len(y_TD), len(up_FD), tiles)
+    y, up, *outputs = Boxes(y_TD, TOKENS), Boxes(aligned(up_FD), OUTPUTS), Boxes(inner, TOKENS), Boxes(active, TOKENS)
+    launch(UP, tiles * lines, y, up, bias_F, *outputs, len(y_TD), tiles)
 
 
 def down_backward(d_down_TD: Tensor, down_DF: Tensor, inner_TF: Tensor, d_inner_TF: Tensor, sums_PF: Tensor) -> None:
@@ -45,8 +47,12 @@ def down_backward(d_down_TD: Tensor, down_DF: Tensor, inner_TF: Tensor, d_inner_
         down.down_backward(d_down_TD, down_DF, inner_TF, d_inner_TF, sums_PF)
         return
     tiles, lines = _shared(d_down_TD, columns)
-    given = (d_down_TD, aligned(down_DF), inner_TF, d_inner_TF, sums_PF, len(d_down_TD), columns, tiles)
-    launch(DOWN, tiles * lines, *given)
+    matrices = (
+        Boxes(d_down_TD, TOKENS),
+        Boxes(aligned(down_DF), WIDTH),
+        *(Boxes(x, TOKENS) for x in (inner_TF, d_inner_TF)),
+    )
+    launch(DOWN, tiles * lines, *matrices, sums_PF, len(d_down_TD), columns, tiles)
 
 
 def lines_of(like_TD: Tensor, columns: int) -> int:
@@ -62,4 +68,4 @@ def _fits(like_TD: Tensor, columns: int, kernel: Kernel) -> bool:
 def _shared(like_TD: Tensor, columns: int) -> tuple[int, int]:
     """How many parts the columns have, and how many blocks share the tokens of each."""
     tiles = columns // OUTPUTS
-    return tiles, min(triton.cdiv(len(like_TD), TOKENS), max(1, BLOCKS // tiles))
+    return tiles, min(triton.cdiv(len(like_TD), TOKENS * GROUPS), max(1, BLOCKS // tiles))

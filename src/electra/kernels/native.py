@@ -41,12 +41,32 @@ class Kernel:
     files: tuple[str, ...]
     memory: int
     threads: int = 256
+    together: int = 2
+    """How many blocks share a multiprocessor."""
     hopper: bool = False
     """Whether it is made of what only that generation has."""
 
     def source(self) -> str:
         """All of it, as one text."""
         return "\n".join((HERE / f"{name}.cu").read_text(encoding="utf-8") for name in ("warp", "rows", *self.files))
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """A matrix that Hopper copies by itself, in boxes of 64 columns and so many rows, none across the end of a text."""
+
+    matrix: Tensor
+    rows: int
+    length: int | None = None
+    """Rows of a text; without it, all are one."""
+
+    def texts(self) -> tuple[int, int]:
+        """How many, of how many rows."""
+        length = self.length or len(self.matrix)
+        return len(self.matrix) // length, length
+
+
+Given = Tensor | Boxes | int | float | None
 
 
 def can_run(like: Tensor, kernel: Kernel) -> bool:
@@ -58,7 +78,7 @@ def can_run(like: Tensor, kernel: Kernel) -> bool:
     return new_enough and kernel.memory <= room and not missing() and _compiles(kernel, like.device)
 
 
-def launch(kernel: Kernel, blocks: int, *given: Tensor | int | float | None) -> None:
+def launch(kernel: Kernel, blocks: int, *given: Given) -> None:
     """Start a kernel on the current stream; a tensor stands for its address, None for no array."""
     values = [_value(one) for one in given]
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
@@ -78,6 +98,23 @@ def start(kernel: Kernel, blocks: int, pointers: Any) -> None:
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     dimensions = (blocks, 1, 1, kernel.threads, 1, 1, kernel.memory)
     _must(_driver().cuLaunchKernel(function, *dimensions, stream, pointers, None), kernel.name)
+
+
+def describe(boxes: Boxes) -> Any:
+    """What a kernel is told of them: the driver's own description."""
+    texts, length = boxes.texts()
+    columns, stride = boxes.matrix.shape[1], boxes.matrix.stride(0) * 2
+    room = (ctypes.c_char * 192)()
+    described = (ctypes.c_char * 128).from_buffer(room, -ctypes.addressof(room) % 64)
+    sizes, strides = (ctypes.c_uint64 * 3)(columns, length, texts), (ctypes.c_uint64 * 2)(stride, stride * length)
+    box, every = (ctypes.c_uint32 * 3)(HEAD, boxes.rows, 1), (ctypes.c_uint32 * 3)(1, 1, 1)
+    address = ctypes.c_void_p(boxes.matrix.data_ptr())
+    # bf16, three dimensions; rows of 128 bytes turned about by their number, fetched 256 bytes at a time, zeros outside.
+    kind, swizzle, promotion = 9, 3, 3
+    encode = _driver().cuTensorMapEncodeTiled
+    failed = encode(described, kind, 3, address, sizes, strides, box, every, 0, swizzle, promotion, 0)
+    _must(failed, f"{texts} texts of {length} x {columns}")
+    return described
 
 
 def _have_context(device: int) -> None:
@@ -116,9 +153,11 @@ def compile_kernel(kernel: Kernel, architecture: str) -> bytes:
     return code
 
 
-def _value(given: Tensor | int | float | None) -> Any:
+def _value(given: Given) -> Any:
     if isinstance(given, Tensor):
         return ctypes.c_void_p(given.data_ptr())
+    if isinstance(given, Boxes):
+        return describe(given)
     if given is None:
         return ctypes.c_void_p(None)
     return ctypes.c_float(given) if isinstance(given, float) else ctypes.c_int32(given)
@@ -165,8 +204,8 @@ def _kept(kernel: Kernel, architecture: str) -> bytes:
     """Machine code from an earlier run, or compiled and kept for the next."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     _compiler().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    stamp = f"{architecture} {major.value}.{minor.value} {kernel.name} {kernel.source()}"
-    name = f"{kernel.name}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.cubin"
+    stamp = f"{architecture} {major.value}.{minor.value} {kernel.source()}"
+    name = f"{kernel.files[-1]}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.cubin"
     # A home that cannot be read or written to costs seconds at every start, and nothing else.
     with contextlib.suppress(OSError, RuntimeError):
         return (_cache() / name).read_bytes()

@@ -1,193 +1,188 @@
 // The products into and out of a feed-forward half's inner width, with the GELU beside them, for width 256, on Hopper.
 //
-// A block is four warps that keep 128 rows of a weight on the chip, the outputs, and have 64 tokens at a time come past;
-// two blocks share a multiprocessor, so that one multiplies while the other has its GELU to do. Weight and tokens lie in
-// tiles of 64 columns, as `at` turns them about, which is how the product of a warp group wants them.
+// A block keeps 128 columns' share of a weight on the chip. Each of its groups has tokens of its own come past, 64 at a
+// time, and goes at its own pace, so that one multiplies while the others have their GELU to do. One thread of a group
+// has all copies made.
 
 #define DEEP 256
 #define TOKENS 64
 #define OUTPUTS 128
+#define GROUPS 3
 #define STRIPE (TOKENS * 128)  // bytes of 64 columns of the tokens
-#define WEIGHT (OUTPUTS * 128)
+#define SHARE (DEEP * OUTPUTS * 2)
+#define OWN (6 * STRIPE)  // a group's: four stripes of tokens, and two of outputs
 
-// 64 tokens, zeros past the end.
-INLINE void fetch_tokens(char* tiles, const u16* from, int first, int count, int thread) {
+// What a block and a group know of their part in it.
+struct Part {
+  char *weights, *tokens, *stripes;
+  char* gates;  // the tokens', the outputs', the weight's
+  int group, warp, lane, column, first, step;
+  bool leads;
+};
+INLINE Part part_of(char* memory, int tiles) {
+  Part p;
+  p.group = threadIdx.x / GROUP;
+  p.warp = threadIdx.x / 32 & 3;
+  p.lane = threadIdx.x & 31;
+  p.leads = threadIdx.x % GROUP == 0;
+  p.weights = memory;
+  p.tokens = memory + SHARE + p.group * OWN;
+  p.stripes = p.tokens + 4 * STRIPE;
+  p.gates = memory + SHARE + GROUPS * OWN + p.group * 32;
+  p.column = blockIdx.x % tiles * OUTPUTS;
+  p.first = (blockIdx.x / tiles * GROUPS + p.group) * TOKENS;
+  p.step = gridDim.x / tiles * GROUPS * TOKENS;
+  if (p.leads)
+    for (int i = 0; i < 3; i++) make_gate(p.gates + i * 8);
+  __syncthreads();
+  return p;
+}
+INLINE char* weight_gate(char* memory) { return memory + SHARE + GROUPS * OWN + 16; }
+
+INLINE void bring_tokens(const Part& p, const Map& given, int first) {
+  expect(p.gates, 4 * STRIPE);
+  for (int i = 0; i < 4; i++) bring(p.tokens + i * STRIPE, given, 0, first, i * 64, p.gates);
+}
+INLINE void take_stripes(const Part& p, const Map& to, int first) {
+  take(p.stripes, to, 0, first, p.column);
+  take(p.stripes + STRIPE, to, 0, first, p.column + 64);
+}
+
+// c (64 x 128) += tokens times the weight: its rows, or `TURNED` its columns. Then the next tokens may come.
+template <int TURNED>
+INLINE void add_tokens(float (&c)[16][4], const Part& p) {
+  Tile a = tile_at(p.tokens, 16), b = tile_at(p.weights, TURNED ? DEEP * 128 : 16);
+  begin_product(c);
 #pragma unroll
-  for (int i = 0; i < 16; i++) {
-    int row = i * 4 + thread / 32, chunk = thread & 31;
-    bool there = first + row < count;
-    const u16* here = from + (long)(there ? first + row : 0) * DEEP + chunk * 8;
-    fetch(place_of(tiles) + chunk / 8 * STRIPE + at(row, chunk & 7), here, there);
+  for (int k = 0; k < DEEP / 16; k++) {
+    int further = TURNED ? k * 16 * 128 : k / 4 * OUTPUTS * 128 + (k & 3) * 32;
+    multiply_wide<TURNED>(c, a + (k / 4 * STRIPE + (k & 3) * 32) / 16, b + further / 16);
   }
+  end_product();
+  have<0>(c);
+  sync_group(p.group);
 }
 
-// c (64 x 128) = tokens times the weight's rows.
-INLINE void product(float c[16][4], const char* tokens, const char* weight) {
-  Tile a = tile_at(tokens), b = tile_at(weight);
-#pragma unroll
-  for (int n = 0; n < 16; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-  begin_group(c);
-#pragma unroll
-  for (int k = 0; k < DEEP / 16; k++)
-    multiply_group(c, a + (k / 4 * STRIPE + (k & 3) * 32) / 16, b + (k / 4 * WEIGHT + (k & 3) * 32) / 16, k > 0);
-  end_group(c);
+// Where the matrices of sixteen columns lie in a group's stripes that a thread names: `read4` and `write4` of them.
+INLINE u32 square_at(const Part& p, int n) {
+  return place_of(p.stripes) + n / 8 * STRIPE + at(p.warp * 16 + (p.lane & 15), (n & 7) + (p.lane >> 4));
 }
 
-// A warp's 16 rows of two stripes, 128 columns, to memory; and from there, zeros past the end.
-INLINE void put_stripes(const char* stripes, u16* to, int inner, int first, int count, int warp, int lane) {
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < 8; i++) {
-    int row = warp * 16 + i * 2 + lane / 16, chunk = lane & 15;
-    const char* from = stripes + chunk / 8 * STRIPE + at(row, chunk & 7);
-    if (first + row < count) *(uint4*)(to + (long)(first + row) * inner + chunk * 8) = *(uint4*)from;
-  }
-  __syncwarp();
-}
-INLINE void fetch_stripes(char* stripes, const u16* from, int inner, int first, int count, int warp, int lane) {
-#pragma unroll
-  for (int i = 0; i < 8; i++) {
-    int row = warp * 16 + i * 2 + lane / 16, chunk = lane & 15;
-    bool there = first + row < count;
-    const u16* here = from + (long)(there ? first + row : 0) * inner + chunk * 8;
-    fetch(place_of(stripes) + chunk / 8 * STRIPE + at(row, chunk & 7), here, there);
-  }
-}
-// Where a thread's pair of columns lies in them, of eight columns and one of its two rows.
-INLINE u32 pair_at(const char* stripes, int n, int i, int warp, int lane) {
-  return place_of(stripes) + n / 8 * STRIPE + at(warp * 16 + lane / 4 + 8 * i, n & 7) + (lane & 3) * 4;
-}
-
-KERNEL(128, 2)
-up_gelu(const u16* given, const u16* weight, const u16* bias, u16* inner, u16* active, int count, int columns,
-        int tiles) {
+KERNEL(GROUPS * GROUP, 1)
+up_gelu(MAP given, MAP weight, const u16* bias, MAP inner, MAP active, int count, int tiles) {
   SHARED(memory);
-  char* weights = memory;
-  char* tokens = memory + 4 * WEIGHT;
-  char* stripes = tokens + 4 * STRIPE;
-  int thread = threadIdx.x, lane = thread & 31, warp = thread / 32, n0 = blockIdx.x % tiles * OUTPUTS;
-  int line = blockIdx.x / tiles, step = gridDim.x / tiles * TOKENS;
-  for (int i = 0; i < 32; i++) {
-    int row = i * 4 + thread / 32, chunk = thread & 31;
-    fetch(place_of(weights) + chunk / 8 * WEIGHT + at(row, chunk & 7), weight + (long)(n0 + row) * DEEP + chunk * 8, true);
+  Part p = part_of(memory, tiles);
+  char* gate = weight_gate(memory);
+  if (threadIdx.x == 0) {
+    expect(gate, SHARE);
+    for (int i = 0; i < 4; i++) bring(p.weights + i * OUTPUTS * 128, weight, 0, p.column, i * 64, gate);
   }
-  int first = line * TOKENS;
+  if (p.leads && p.first < count) bring_tokens(p, given, p.first);
   u32 biases[16];
 #pragma unroll
   for (int n = 0; n < 16; n++) {
-    const u16* here = bias + n0 + n * 8 + (lane & 3) * 2;  // at any multiple of two bytes
+    const u16* here = bias + p.column + n * 8 + (p.lane & 3) * 2;  // at any multiple of two bytes
     biases[n] = here[0] | (u32)here[1] << 16;
   }
-  if (first < count) fetch_tokens(tokens, given, first, count, thread);
-  for (; first < count; first += step) {
-    fetched();
-    seen_by_group();
-    __syncthreads();
+  wait_at(gate, 0);
+  int turn = 0;
+  for (int first = p.first; first < count; first += p.step, turn ^= 1) {
     float c[16][4];
-    product(c, tokens, weights);
-    __syncthreads();  // all have multiplied
-    fetch_tokens(tokens, given, first + step, count, thread);
-    u32 pairs[16][2];
 #pragma unroll
     for (int n = 0; n < 16; n++) {
-      float b0 = low_of(biases[n]), b1 = high_of(biases[n]);
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        pairs[n][i] = pack(c[n][2 * i] + b0, c[n][2 * i + 1] + b1);
-        write_word(pair_at(stripes, n, i, warp, lane), pairs[n][i]);
-      }
+      c[n][0] = c[n][2] = low_of(biases[n]);
+      c[n][1] = c[n][3] = high_of(biases[n]);
     }
-    put_stripes(stripes, inner + n0, columns, first, count, warp, lane);
+    wait_at(p.gates, turn);
+    add_tokens<0>(c, p);
+    if (p.leads) {
+      if (first + p.step < count) bring_tokens(p, given, first + p.step);
+      taken();
+    }
+    u32 pairs[16][2];
+#pragma unroll
+    for (int n = 0; n < 16; n++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) pairs[n][i] = pack(c[n][2 * i], c[n][2 * i + 1]);
+    sync_group(p.group);
+#pragma unroll
+    for (int n = 0; n < 16; n += 2) write4(square_at(p, n), pairs[n]);
+    seen_by_engines();
+    sync_group(p.group);
+    if (p.leads) take_stripes(p, inner, first);
 #pragma unroll
     for (int n = 0; n < 16; n++)
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         float low = low_of(pairs[n][i]), high = high_of(pairs[n][i]);
-        write_word(pair_at(stripes, n, i, warp, lane), pack(low * phi(low), high * phi(high)));
+        pairs[n][i] = pack(low * phi(low), high * phi(high));
       }
-    put_stripes(stripes, active + n0, columns, first, count, warp, lane);
+    if (p.leads) taken();
+    sync_group(p.group);
+#pragma unroll
+    for (int n = 0; n < 16; n += 2) write4(square_at(p, n), pairs[n]);
+    seen_by_engines();
+    sync_group(p.group);
+    if (p.leads) take_stripes(p, active, first);
   }
-  fetched();
+  if (p.leads) arrived();
 }
 
-// The weight is (256, columns) here: its columns are turned into rows on the way in, 64 rows of 128 columns at a time,
-// by way of two stripes, while the next are on their way into two others.
-INLINE void fetch_part(char* stripes, const u16* weight, int k0, int columns, int thread) {
-#pragma unroll
-  for (int i = 0; i < 8; i++) {
-    int row = i * 8 + thread / 16, chunk = thread & 15;
-    const u16* here = weight + (long)(k0 + row) * columns + chunk * 8;
-    fetch(place_of(stripes) + chunk / 8 * STRIPE + at(row, chunk & 7), here, true);
-  }
-  mark();
-}
-INLINE void fetch_turned(char* weights, char* stripes, const u16* weight, int columns, int thread) {
-  int lane = thread & 31, warp = thread / 32;
-  fetch_part(stripes, weight, 0, columns, thread);
-#pragma unroll 1
-  for (int part = 0; part < DEEP / 64; part++) {
-    char* here = stripes + (part & 1) * 2 * STRIPE;
-    if (part + 1 < DEEP / 64) {
-      fetch_part(stripes + (~part & 1) * 2 * STRIPE, weight, (part + 1) * 64, columns, thread);
-      fetched_but_last();
-    } else {
-      fetched();
-    }
-    __syncthreads();
-    // A warp: 32 of the columns, eight by eight numbers at a time.
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-#pragma unroll
-      for (int n = 0; n < 2; n++) {
-        u32 r[4];
-        int column = warp * 32 + n * 16;
-        read4_turned(r, place_of(here) + column / 64 * STRIPE + at(k * 16 + (lane & 15), (column & 63) / 8 + (lane >> 4)));
-        u32 to = place_of(weights) + part * WEIGHT + (lane & 3) * 4;
-#pragma unroll
-        for (int i = 0; i < 4; i++) write_word(to + at(column + i / 2 * 8 + lane / 4, k * 2 + (i & 1)), r[i]);
-      }
-    __syncthreads();
-  }
-}
-
-KERNEL(128, 2)
-down_backward(const u16* given, const u16* weight, const u16* inner, u16* d_inner, float* lines, int count, int columns,
-              int tiles) {
+KERNEL(GROUPS * GROUP, 1)
+down_backward(MAP given, MAP weight, MAP inner, MAP d_inner, float* lines, int count, int columns, int tiles) {
   SHARED(memory);
-  char* weights = memory;
-  char* tokens = memory + 4 * WEIGHT;
-  char* stripes = tokens + 4 * STRIPE;
-  int thread = threadIdx.x, lane = thread & 31, warp = thread / 32, n0 = blockIdx.x % tiles * OUTPUTS;
-  int line = blockIdx.x / tiles, step = gridDim.x / tiles * TOKENS;
-  fetch_turned(weights, tokens, weight + n0, columns, thread);
-  int first = line * TOKENS;
-  fetch_tokens(tokens, given, first, count, thread);
-  fetch_stripes(stripes, inner + n0, columns, first, count, warp, lane);
+  Part p = part_of(memory, tiles);
+  char *gate = weight_gate(memory), *outputs = p.gates + 8;
+  if (threadIdx.x == 0) {
+    expect(gate, SHARE);
+    for (int i = 0; i < 2; i++) bring(p.weights + i * DEEP * 128, weight, 0, 0, p.column + i * 64, gate);
+  }
+  auto bring_inner = [&](int first) {
+    expect(outputs, 2 * STRIPE);
+    for (int i = 0; i < 2; i++) bring(p.stripes + i * STRIPE, inner, 0, first, p.column + i * 64, outputs);
+  };
+  if (p.leads && p.first < count) {
+    bring_tokens(p, given, p.first);
+    bring_inner(p.first);
+  }
+  wait_at(gate, 0);
   float sums[16][2] = {};
-  for (; first < count; first += step) {
-    fetched();
-    seen_by_group();
-    __syncthreads();
+  int turn = 0;
+  for (int first = p.first; first < count; first += p.step, turn ^= 1) {
     float c[16][4];
-    product(c, tokens, weights);
-    __syncthreads();  // all have multiplied
-    if (first + step < count) fetch_tokens(tokens, given, first + step, count, thread);
+#pragma unroll
+    for (int n = 0; n < 16; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+    wait_at(p.gates, turn);
+    add_tokens<1>(c, p);
+    bool more = first + p.step < count;
+    if (p.leads && more) bring_tokens(p, given, first + p.step);
+    wait_at(outputs, turn);
     // Tokens past the end have no gradient. What the GELU was given makes room for its gradient.
 #pragma unroll
-    for (int n = 0; n < 16; n++)
+    for (int n = 0; n < 16; n += 2) {
+      u32 x[4];
+      read4(x, square_at(p, n));
 #pragma unroll
-      for (int i = 0; i < 2; i++) {
-        u32 place = pair_at(stripes, n, i, warp, lane), x = read_word(place);
-        float low = c[n][2 * i] * gelu_slope(low_of(x)), high = c[n][2 * i + 1] * gelu_slope(high_of(x));
-        sums[n][0] += low;
-        sums[n][1] += high;
-        write_word(place, pack(low, high));
+      for (int i = 0; i < 4; i++) {
+        float* here = &c[n + i / 2][(i & 1) * 2];
+        float low = here[0] * gelu_slope(low_of(x[i])), high = here[1] * gelu_slope(high_of(x[i]));
+        sums[n + i / 2][0] += low;
+        sums[n + i / 2][1] += high;
+        x[i] = pack(low, high);
       }
-    put_stripes(stripes, d_inner + n0, columns, first, count, warp, lane);
-    if (first + step < count) fetch_stripes(stripes, inner + n0, columns, first + step, count, warp, lane);
+      write4(square_at(p, n), x);
+    }
+    seen_by_engines();
+    sync_group(p.group);
+    if (p.leads) {
+      take_stripes(p, d_inner, first);
+      taken();
+      if (more) bring_inner(first + p.step);
+    }
   }
+  if (p.leads) arrived();
   __syncthreads();
-  float* parts = (float*)stripes;  // of each warp a line
+  float* parts = (float*)(memory + SHARE);  // of each warp a line
 #pragma unroll
   for (int n = 0; n < 16; n++)
 #pragma unroll
@@ -196,10 +191,12 @@ down_backward(const u16* given, const u16* weight, const u16* inner, u16* d_inne
       total += swap(total, 4);
       total += swap(total, 8);
       total += swap(total, 16);
-      if (lane < 4) parts[warp * OUTPUTS + n * 8 + lane * 2 + i] = total;
+      if (p.lane < 4) parts[(p.group * 4 + p.warp) * OUTPUTS + n * 8 + p.lane * 2 + i] = total;
     }
   __syncthreads();
-  float total = 0;
-  for (int i = 0; i < 4; i++) total += parts[i * OUTPUTS + thread];
-  lines[(long)line * columns + n0 + thread] = total;
+  if (threadIdx.x < OUTPUTS) {
+    float total = 0;
+    for (int i = 0; i < GROUPS * 4; i++) total += parts[i * OUTPUTS + threadIdx.x];
+    lines[(long)(blockIdx.x / tiles) * columns + p.column + threadIdx.x] = total;
+  }
 }

@@ -130,9 +130,8 @@ INLINE void fetch_rows(char* tile, int rows, const void* from, long stride, int 
 }
 
 // The normal distribution's cumulative function to 2e-5, and the GELU's derivative to 2e-4; see kernels/gelu.py.
-INLINE float inside(float x) { return fminf(fmaxf(x, -4.25f), 4.25f); }
 INLINE float phi(float x) {
-  float c = inside(x), s = c * c, a = 4.76076019e-11f * s - 4.69411265e-09f;
+  float s = fminf(x * x, 18.0625f), a = 4.76076019e-11f * s - 4.69411265e-09f;
   a = a * s + 2.04881886e-07f;
   a = a * s - 5.26668873e-06f;
   a = a * s + 8.98211219e-05f;
@@ -140,10 +139,10 @@ INLINE float phi(float x) {
   a = a * s + 0.00975214504f;
   a = a * s - 0.0662540495f;
   a = a * s + 0.398864508f;
-  return c * a + 0.5f;
+  return __saturatef(x * a + 0.5f);
 }
 INLINE float gelu_slope(float x) {
-  float c = inside(x), s = c * c, a = 3.55245433e-09f - 3.42676061e-11f * s;
+  float c = fminf(fmaxf(x, -4.25f), 4.25f), s = c * c, a = 3.55245433e-09f - 3.42676061e-11f * s;
   a = a * s - 1.6349081e-07f;
   a = a * s + 4.43265799e-06f;
   a = a * s - 7.93626823e-05f;

@@ -7,6 +7,7 @@ typedef unsigned short u16;
 #ifndef EMULATED
 #define KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define INLINE static __device__ __forceinline__
+#define INLINE_IN __device__ __forceinline__
 #define SHARED(name) extern __shared__ __align__(1024) char name[]
 
 INLINE u32 place_of(const void* p) { return (u32)__cvta_generic_to_shared(p); }
@@ -28,11 +29,6 @@ INLINE void read4(u32 r[4], u32 from) {
 INLINE void read4_turned(u32 r[4], u32 from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
-}
-INLINE u32 read_word(u32 from) {
-  u32 word;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
-  return word;
 }
 INLINE void write_word(u32 to, u32 word) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory"); }
 
