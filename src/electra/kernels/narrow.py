@@ -19,8 +19,12 @@ INNER = 256
 FEWEST_TEXTS = 64
 """With fewer, most of the chip would wait."""
 
-FORWARD = Kernel("narrow_forward", ("scores", "narrow"), 7 * TILE + 256)
-BACKWARD = Kernel("narrow_backward", ("scores", "narrow_back"), 6 * TILE + LONGEST * 12 + 256 + 8 * INNER * 4)
+FORWARD = Kernel("narrow_forward", ("scores", "narrow"), 7 * TILE + 256 + 3 * HEAD * 4)
+BACKWARD = Kernel(
+    "narrow_backward",
+    ("scores", "narrow_back"),
+    6 * TILE + LONGEST * 12 + 256 + (8 * INNER + 5 * LONGEST + 2 * HEAD) * 4,
+)
 
 
 def fits(x_BLD: Tensor, *, heads: int, inner: int) -> bool:

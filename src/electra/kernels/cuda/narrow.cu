@@ -39,9 +39,12 @@ INLINE void drop_add_norm(float c[8][4], const u32 residual[4][4], const u32 wor
   }
 #pragma unroll
   for (int n = 0; n < 8; n++) {
-    const float *g = gamma + n * 8 + (lane & 3) * 2, *b = beta + n * 8 + (lane & 3) * 2;
+    float2 g = *(const float2*)(gamma + n * 8 + (lane & 3) * 2), b = *(const float2*)(beta + n * 8 + (lane & 3) * 2);
 #pragma unroll
-    for (int i = 0; i < 4; i++) c[n][i] = c[n][i] * square[i / 2] * g[i & 1] + b[i & 1];
+    for (int i = 0; i < 2; i++) {
+      c[n][2 * i] = c[n][2 * i] * square[i] * g.x + b.x;
+      c[n][2 * i + 1] = c[n][2 * i + 1] * square[i] * g.y + b.y;
+    }
   }
   put_rows(c, tile, row, row + 8, first, out, WIDTH * 2, length, lane);
 }
@@ -62,6 +65,8 @@ narrow_forward(const u16* x, const u16* qkv_w, const u16* qkv_b, const u16* out_
   char* out_tile = qkv_tiles + 3 * 8192;
   char* up_tiles = memory + 5 * TILE;
   u32* columns = (u32*)(memory + 7 * TILE);
+  float* first_bias = (float*)(columns + 64);
+  float* held = (float*)qkv_tiles;  // once these are used: the other biases, and the norms' vectors
 
   int text = blockIdx.x, thread = threadIdx.x, lane = thread & 31, warp = thread / 32, first = warp * 16;
   int row = first + lane / 4;
@@ -74,6 +79,14 @@ narrow_forward(const u16* x, const u16* qkv_w, const u16* qkv_b, const u16* out_
   fetch_rows(up_tiles, INNER, up_w, WIDTH * 2, INNER, thread, 256);
   mark();
   if (thread < 64) columns[thread] = mix(thread);
+  if (thread < 192) first_bias[thread] = low_of(qkv_b[thread]);
+  // Asked for now: each would be waited for by itself later.
+  float hold0 = low_of(up_b[thread]), hold1, hold2;
+  {
+    int i = thread & 63, which = thread / 64;
+    hold1 = which == 0 ? low_of(out_b[i]) : which == 1 ? low_of(down_b[i]) : which == 2 ? gamma1[i] : beta1[i];
+    hold2 = which & 1 ? beta2[i] : gamma2[i];
+  }
   fetched_but_last();
   __syncthreads();
 
@@ -83,15 +96,18 @@ narrow_forward(const u16* x, const u16* qkv_w, const u16* qkv_b, const u16* out_
   float c[8][4];
 #pragma unroll 1
   for (int i = 1; i < 3; i++) {
-    set_bias(c, qkv_b + i * WIDTH, lane);
+    set_bias(c, first_bias + i * WIDTH, lane);
     add_product(c, x_part, place_of(qkv_tiles) + i * 8192, lane);
     put_rows(c, i == 1 ? k_tile : v_tile, row, row + 8, first, qkv_rows + i * WIDTH * 2, 3 * WIDTH * 2, length, lane);
   }
-  set_bias(c, qkv_b, lane);
+  set_bias(c, first_bias, lane);
   add_product(c, x_part, place_of(qkv_tiles), lane);
   round_rows(q_part, c);
   put_rows(c, x_tile, row, row + 8, first, qkv_rows, 3 * WIDTH * 2, length, lane);
   __syncthreads();
+  held[thread] = hold0;
+  held[256 + thread] = hold1;
+  if (thread < 128) held[512 + thread] = hold2;
 
   // Rows past the end are the bias alone, and nobody sees them.
   attend_rows(c, q_part, k_tile, v_tile, level + begin, attention_drops, attention_drops ? keys[text] : 0, site0, 0,
@@ -104,20 +120,20 @@ narrow_forward(const u16* x, const u16* qkv_w, const u16* qkv_b, const u16* out_
 
   u32 part[4][4], word[2];
   round_rows(part, c);
-  set_bias(c, out_b, lane);
+  set_bias(c, held + 256, lane);
   add_product(c, part, place_of(out_tile), lane);
   for (int i = 0; i < 2; i++) word[i] = drops ? row_word((u32)keys[text], (u32)site1, row + 8 * i) : 0;
-  drop_add_norm(c, x_part, word, columns, drops, threshold, grow, eps, gamma1, beta1, x_tile,
+  drop_add_norm(c, x_part, word, columns, drops, threshold, grow, eps, held + 384, held + 448, x_tile,
                 (char*)(sum1 + begin * WIDTH), (char*)(y + begin * WIDTH), mean1 + begin, rstd1 + begin, first, length,
                 lane);
   round_rows(x_part, c);
   fetched();
   __syncthreads();
-  set_bias(c, down_b, lane);
+  set_bias(c, held + 320, lane);
 #pragma unroll 1
   for (int i = 0; i < 4; i++) {
     float u[8][4];
-    set_bias(u, up_b + i * WIDTH, lane);
+    set_bias(u, held + i * WIDTH, lane);
     add_product(u, x_part, place_of(up_tiles) + i * 8192, lane);
     put_rows(u, x_tile, row, row + 8, first, (char*)(inner + begin * INNER + i * WIDTH), INNER * 2, length, lane);
 #pragma unroll
@@ -128,7 +144,7 @@ narrow_forward(const u16* x, const u16* qkv_w, const u16* qkv_b, const u16* out_
     add_product(c, part, place_of(k_tile) + i * 8192, lane);
   }
   for (int i = 0; i < 2; i++) word[i] = drops ? row_word((u32)keys[text], (u32)site2, row + 8 * i) : 0;
-  drop_add_norm(c, x_part, word, columns, drops, threshold, grow, eps, gamma2, beta2, x_tile,
+  drop_add_norm(c, x_part, word, columns, drops, threshold, grow, eps, held + 512, held + 576, x_tile,
                 (char*)(sum2 + begin * WIDTH), (char*)(z + begin * WIDTH), mean2 + begin, rstd2 + begin, first, length,
                 lane);
 }

@@ -7,14 +7,8 @@
 // branch; 192 sums go into `line`.
 INLINE void norm_drop_back(float dy[8][4], float branch[8][4], const u32 summed[4][4], const float* mean,
                            const float* rstd, const float* gamma, bool drops, const u32 word[2], const u32* columns,
-                           int threshold, float grow, float* line, int row, int length, int lane) {
-  float m[2], r[2], level[2] = {}, slope[2] = {};
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    bool there = row + 8 * i < length;
-    m[i] = there ? mean[row + 8 * i] : 0;
-    r[i] = there ? rstd[row + 8 * i] : 0;
-  }
+                           int threshold, float grow, float* line, int row, int lane) {
+  float m[2] = {mean[row], mean[row + 8]}, r[2] = {rstd[row], rstd[row + 8]}, level[2] = {}, slope[2] = {};
   put_sums(dy, line + 64, lane);
 #pragma unroll
   for (int n = 0; n < 8; n++)
@@ -33,10 +27,10 @@ INLINE void norm_drop_back(float dy[8][4], float branch[8][4], const u32 summed[
   }
 #pragma unroll
   for (int n = 0; n < 8; n++) {
-    const float* g = gamma + n * 8 + (lane & 3) * 2;
+    float2 g = *(const float2*)(gamma + n * 8 + (lane & 3) * 2);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      dy[n][i] *= g[i & 1];
+      dy[n][i] *= i & 1 ? g.y : g.x;
       level[i / 2] += dy[n][i];
       slope[i / 2] += dy[n][i] * branch[n][i];
     }
@@ -89,6 +83,8 @@ narrow_backward(const u16* gradient, const u16* qkv_w, const u16* out_w, const f
   u32* words = (u32*)(facts + ROWS);
   u32* columns = words + ROWS;
   float* parts = (float*)(columns + 64);
+  float* held = parts + 8 * INNER;  // of each row: the norms' means and inverse deviations, attention's log-sum
+  float* gammas = held + 5 * ROWS;
 
   int text = blockIdx.x, thread = threadIdx.x, lane = thread & 31, warp = thread / 32, first = warp * 16;
   int row = first + lane / 4;
@@ -103,10 +99,18 @@ narrow_backward(const u16* gradient, const u16* qkv_w, const u16* out_w, const f
 
   float dy[8][4], du[8][4];
   u32 part[4][4], given[4][4], word[2];
-  Rows rows;
+  Rows rows, more;
   begin_rows(rows, gradient + begin * WIDTH, WIDTH * 2, first, length, lane);
+  begin_rows(more, sum2 + begin * WIDTH, WIDTH * 2, first, length, lane);
+  if (thread < ROWS) {
+    const float* from[5] = {mean2, rstd2, mean1, rstd1, level};
+#pragma unroll
+    for (int i = 0; i < 5; i++) held[i * ROWS + thread] = thread < length ? from[i][begin + thread] : 0;
+  } else {
+    int i = thread - ROWS;
+    gammas[i] = i < WIDTH ? gamma2[i] : gamma1[i - WIDTH];
+  }
   end_rows(given, rows, d_tile, first, lane);
-  begin_rows(rows, sum2 + begin * WIDTH, WIDTH * 2, first, length, lane);
 #pragma unroll
   for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -114,11 +118,11 @@ narrow_backward(const u16* gradient, const u16* qkv_w, const u16* out_w, const f
       u32 pair = given[n / 2][(n & 1) * 2 + i / 2];
       dy[n][i] = (i & 1) ? high_of(pair) : low_of(pair);
     }
-  end_rows(given, rows, d_tile, first, lane);
+  end_rows(given, more, d_tile, first, lane);
   for (int i = 0; i < 2; i++) word[i] = drops ? row_word((u32)keys[text], (u32)site2, row + 8 * i) : 0;
   __syncthreads();
-  norm_drop_back(dy, du, given, mean2 + begin, rstd2 + begin, gamma2, drops, word, columns, threshold, grow,
-                 parts2 + warp * 192, row, length, lane);
+  norm_drop_back(dy, du, given, held, held + ROWS, gammas, drops, word, columns, threshold, grow, parts2 + warp * 192,
+                 row, lane);
   round_rows(part, du);
   put_rows(du, d_tile, row, row + 8, first, (char*)(d_down + begin * WIDTH), WIDTH * 2, length, lane);
   begin_rows(rows, inner + begin * INNER, INNER * 2, first, length, lane);
@@ -159,8 +163,8 @@ narrow_backward(const u16* gradient, const u16* qkv_w, const u16* out_w, const f
   end_rows(given, rows, d_tile, first, lane);
   begin_rows(rows, mixed + begin * WIDTH, WIDTH * 2, first, length, lane);
   for (int i = 0; i < 2; i++) word[i] = drops ? row_word((u32)keys[text], (u32)site1, row + 8 * i) : 0;
-  norm_drop_back(dy, du, given, mean1 + begin, rstd1 + begin, gamma1, drops, word, columns, threshold, grow,
-                 parts1 + warp * 192, row, length, lane);
+  norm_drop_back(dy, du, given, held + 2 * ROWS, held + 3 * ROWS, gammas + WIDTH, drops, word, columns, threshold, grow,
+                 parts1 + warp * 192, row, lane);
   put_rows(dy, d_tile, row, row + 8, first, (char*)(d_x + begin * WIDTH), WIDTH * 2, length, lane);
   put_rows(du, d_tile, row, row + 8, first, (char*)(d_out + begin * WIDTH), WIDTH * 2, length, lane);
   round_rows(part, du);
@@ -179,7 +183,7 @@ narrow_backward(const u16* gradient, const u16* qkv_w, const u16* out_w, const f
   for (int i = 0; i < 2; i++) {
     shared[i] = sum_quad(shared[i]);
     int here = row + 8 * i;
-    if ((lane & 3) == 0) facts[here] = make_float2(here < length ? level[begin + here] : 0, shared[i]);
+    if ((lane & 3) == 0) facts[here] = make_float2(held[4 * ROWS + here], shared[i]);
   }
   put_pairs(part, d_tile, row, row + 8, first, 0, 0, 0, lane);
   fetched();
@@ -194,6 +198,7 @@ narrow_backward(const u16* gradient, const u16* qkv_w, const u16* out_w, const f
   char* to = (char*)here;
   put_rows(dy, q_tile, key, key + 1, first, to + WIDTH * 2, 3 * WIDTH * 2, length, lane);
   put_rows(du, d_tile, key, key + 1, first, to + WIDTH * 4, 3 * WIDTH * 2, length, lane);
+  begin_rows(rows, d_x + begin * WIDTH, WIDTH * 2, first, length, lane);
   back_to_queries(dy, k_tile, scores, scale, warp, lane);
   put_sums(dy, parts + warp * 128, lane);
   put_rows(dy, v_tile, row, row + 8, first, to, 3 * WIDTH * 2, length, lane);
@@ -206,7 +211,6 @@ narrow_backward(const u16* gradient, const u16* qkv_w, const u16* out_w, const f
       for (int i = 0; i < 8; i++) total += parts[i * 128 + (thread / 128) * 64 + (thread & 63)];
     qkv_lines[text * 192 + thread] = total;
   }
-  begin_rows(rows, d_x + begin * WIDTH, WIDTH * 2, first, length, lane);
   end_rows(given, rows, k_tile, first, lane);
 #pragma unroll
   for (int n = 0; n < 8; n++)

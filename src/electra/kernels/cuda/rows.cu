@@ -46,13 +46,13 @@ INLINE void add_product_turned(float c[8][4], const u32 a[4][4], u32 tile, int l
     }
 }
 
-// A bias of 64 columns, into every row.
-INLINE void set_bias(float c[8][4], const u16* bias, int lane) {
+// A bias of 64 columns, in shared memory, into every row.
+INLINE void set_bias(float c[8][4], const float* bias, int lane) {
 #pragma unroll
   for (int n = 0; n < 8; n++) {
-    const u16* here = bias + n * 8 + (lane & 3) * 2;  // at any multiple of two bytes
-    c[n][0] = c[n][2] = low_of(here[0]);
-    c[n][1] = c[n][3] = low_of(here[1]);
+    float2 here = *(const float2*)(bias + n * 8 + (lane & 3) * 2);
+    c[n][0] = c[n][2] = here.x;
+    c[n][1] = c[n][3] = here.y;
   }
 }
 
