@@ -17,8 +17,8 @@ from electra.kernels import gelu as gelus
 from electra.kernels.native import Boxes, Kernel, aligned, can_run, launch
 
 WIDTH, OUTPUTS, TOKENS, GROUPS = 256, 128, 64, 3
-"""What the kernels know: the width, the columns that a block keeps the weight of, how many tokens come past a group at a
-time, and a block's groups."""
+"""What the kernels know: the width, the columns that a block keeps the weight of, how many tokens come past a group
+at a time, and a block's groups."""
 BLOCKS = 132
 """One for each multiprocessor of a large chip."""
 _MEMORY = 2 * WIDTH * OUTPUTS + GROUPS * (2 * TOKENS * (WIDTH + OUTPUTS) + 32)

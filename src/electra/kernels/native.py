@@ -109,7 +109,7 @@ def describe(boxes: Boxes) -> Any:
     sizes, strides = (ctypes.c_uint64 * 3)(columns, length, texts), (ctypes.c_uint64 * 2)(stride, stride * length)
     box, every = (ctypes.c_uint32 * 3)(HEAD, boxes.rows, 1), (ctypes.c_uint32 * 3)(1, 1, 1)
     address = ctypes.c_void_p(boxes.matrix.data_ptr())
-    # bf16, in three dimensions; rows of 128 bytes turned about by their number, 256 bytes fetched at a time; zeros outside
+    # bf16, three dimensions; rows of 128 bytes turned about by their number; 256 bytes a fetch; zeros outside
     kind, swizzle, promotion = 9, 3, 3
     encode = _driver().cuTensorMapEncodeTiled
     failed = encode(described, kind, 3, address, sizes, strides, box, every, 0, swizzle, promotion, 0)
