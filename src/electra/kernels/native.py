@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import hashlib
-import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from electra.fsio import write_atomic
+from electra.fsio import cache_path, write_atomic
 from electra.progress import say
 
 HERE = Path(__file__).parent / "cuda"
@@ -205,19 +203,13 @@ def _kept(kernel: Kernel, architecture: str) -> bytes:
     major, minor = ctypes.c_int(), ctypes.c_int()
     _compiler().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     stamp = f"{architecture} {major.value}.{minor.value} {kernel.source()}"
-    name = f"{kernel.files[-1]}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.cubin"
     # A home that cannot be read or written to costs seconds at every start, and nothing else.
     with contextlib.suppress(OSError, RuntimeError):
-        return (_cache() / name).read_bytes()
+        return cache_path(kernel.files[-1], stamp, ".cubin").read_bytes()
     code = compile_kernel(kernel, architecture)
     with contextlib.suppress(OSError, RuntimeError):
-        _cache().mkdir(parents=True, exist_ok=True)
-        write_atomic(_cache() / name, code)
+        write_atomic(cache_path(kernel.files[-1], stamp, ".cubin"), code)
     return code
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "electra"
 
 
 @functools.cache
