@@ -7,6 +7,7 @@ from copy import deepcopy
 
 import pytest
 import torch
+from emulated import emulate, needs_compiler
 from kernel_truth import HERE, Place, everywhere, exact
 from torch import Tensor
 
@@ -60,11 +61,12 @@ def to_cpu(x: Tensor | None) -> Tensor | None:
         (3, 33, 32, 2, 128, 0.1, 0.3, True, 2, 2**20),
         (1, 17, 128, 2, 192, 0.3, 0.0, False, 1, 2**20),
         (2, 20, 48, 3, 81, 0.1, 0.1, True, 128, 2**20),  # the GELU on the way back in a pass of its own
-        # The whole way there in one kernel a layer.
-        (3, 33, 32, 1, 128, 0.1, 0.3, True, 2, 2**20),
-        (2, 24, 64, 1, 64, 0.0, 0.2, True, 128, 0),
-        (1, 17, 32, 1, 192, 0.3, 0.0, False, 1, 2**20),
-        (2, 128, 64, 1, 64, 0.1, 0.1, True, 128, 2**20),
+        # On a GPU in one kernel a layer there and one back.
+        (3, 33, 64, 1, 256, 0.1, 0.3, True, 2, 2**20),
+        (2, 24, 64, 1, 256, 0.0, 0.2, True, 128, 0),
+        (1, 17, 64, 1, 256, 0.3, 0.0, False, 1, 2**20),
+        (2, 128, 64, 1, 256, 0.1, 0.1, True, 128, 2**20),
+        (2, 100, 128, 2, 192, 0.1, 0.1, True, 128, 2**20),  # heads of 64
         half=torch.float16,
     ),
 )
@@ -215,8 +217,19 @@ def test_an_encoder_takes_the_fused_way_where_it_fits(length: int, width: int, f
     HERE.check(out, exact(encoder.cpu().double()(exact(x), None, None)), roundings=16)
 
 
-def test_a_narrow_layer_needs_known_sizes_and_enough_texts() -> None:
-    assert narrow.fits(64, 128, 64, 64, 256)
-    assert not narrow.fits(63, 128, 64, 64, 256) and not narrow.fits(64, 129, 64, 64, 256)
-    assert not narrow.fits(64, 128, 64, 32, 256)  # two heads
-    assert not narrow.fits(64, 128, 64, 64, 250) and not narrow.fits(64, 128, 256, 64, 1024)
+def test_a_narrow_layer_needs_known_sizes_and_enough_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulate(monkeypatch)
+    x_BLD = torch.empty(64, 128, 64, dtype=torch.bfloat16)
+    assert narrow.fits(x_BLD, heads=1, inner=256)
+    assert not narrow.fits(x_BLD[1:], heads=1, inner=256) and not narrow.fits(x_BLD, heads=2, inner=256)
+    assert not narrow.fits(x_BLD, heads=1, inner=192) and not narrow.fits(x_BLD.float(), heads=1, inner=256)
+    assert not narrow.fits(x_BLD.new_empty(64, 129, 64), heads=1, inner=256)
+    assert not narrow.fits(x_BLD.new_empty(64, 128, 256), heads=4, inner=1024)
+
+
+@needs_compiler
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU the cases above take the kernels in CUDA")
+def test_narrow_layers_in_cuda_kernels_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulate(monkeypatch)
+    place = Place("cpu", torch.bfloat16)
+    test_the_stack_is_the_plain_layers(place, 2, 40, 64, 1, 256, 0.1, 0.2, True, 128, 2**20, monkeypatch)

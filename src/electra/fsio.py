@@ -52,6 +52,12 @@ def write_atomic(path: Path, data: bytes) -> None:
         raise
 
 
+def cache_path(stem: str, made_from: str, suffix: str) -> Path:
+    """Where what was made from this text is kept between runs; RuntimeError where there is no home."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "electra"
+    return folder / f"{stem}-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}{suffix}"
+
+
 def write_json(path: Path, value: Any) -> None:
     write_atomic(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 

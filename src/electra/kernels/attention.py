@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels import flash
+from electra.kernels import flash, native
 from electra.kernels.hashing import Drop, kept, precision, row_words
+from electra.kernels.native import TILE, Boxes, Given, Kernel, can_run, launch
 
 WARPS = 8
+FORWARD = Kernel("attention_forward", ("group", "heads", "attention"), 6 * TILE + 256 + 16, hopper=True)
+BACKWARD = Kernel(
+    "attention_backward", ("group", "heads", "attention_back"), 12 * TILE + 4096 + 16, together=1, hopper=True
+)
+PROCESSORS = 132
+"""Multiprocessors of a large chip."""
 LONGEST = 128
 """Tokens of a sequence whose scores one program can hold; `flash` takes longer ones."""
 
@@ -114,13 +122,20 @@ def attend(
 ) -> Tensor | None:
     """Fill `out` (T, N·H) with softmax attention of every head, dropout included.
 
-    Returned is what the way back needs beside it, for long sequences.
+    Returned is what the way back needs beside it, if anything.
     """
     if length > LONGEST:
         return flash.attend(qkv_TW, lengths_B, drop, length=length, heads=heads, out=out)
+    programs = len(qkv_TW) // length * heads
+    if _native(qkv_TW, length, heads):
+        level_TN = torch.empty(len(qkv_TW) * heads, dtype=torch.float32, device=qkv_TW.device)
+        blocks = min(programs, FORWARD.together * PROCESSORS)
+        matrices = Boxes(qkv_TW, native.LONGEST, length), Boxes(out, native.LONGEST // 2, length)
+        launch(FORWARD, blocks, *matrices, level_TN, *_told(lengths_B, drop, programs, length=length, heads=heads))
+        return level_TN
     numbers = flash.numbers(qkv_TW, lengths_B, drop, length=length, heads=heads)
     constants = _constants(qkv_TW, lengths_B, drop, length=length, heads=heads)
-    _attention_forward[(len(qkv_TW) // length * heads,)](qkv_TW, out, *numbers, **constants, num_warps=WARPS)
+    _attention_forward[(programs,)](qkv_TW, out, *numbers, **constants, num_warps=WARPS)
     return None
 
 
@@ -132,6 +147,13 @@ def attend_backward(
 
     `mixed_TD` and `level_TN` are what `attend` filled and returned.
     """
+    programs = len(qkv_TW) // length * heads
+    if level_TN is not None and length <= LONGEST:
+        blocks = min(programs, BACKWARD.together * PROCESSORS)
+        matrices = Boxes(qkv_TW, native.LONGEST, length), Boxes(gradient_TD, native.LONGEST, length)
+        told = _told(lengths_B, drop, programs, length=length, heads=heads)
+        launch(BACKWARD, blocks, *matrices, level_TN, sums_BW, *told)
+        return
     if level_TN is not None:
         flash.attend_backward(
             qkv_TW, gradient_TD, mixed_TD, level_TN, lengths_B, drop, sums_BW, length=length, heads=heads
@@ -139,8 +161,19 @@ def attend_backward(
         return
     numbers = flash.numbers(qkv_TW, lengths_B, drop, length=length, heads=heads)
     constants = _constants(qkv_TW, lengths_B, drop, length=length, heads=heads)
-    programs = len(qkv_TW) // length * heads
     _attention_backward[(programs,)](qkv_TW, gradient_TD, sums_BW, *numbers, **constants, num_warps=WARPS)
+
+
+def _native(qkv_TW: Tensor, length: int, heads: int) -> bool:
+    """Whether the kernels in CUDA know these sizes, and run here."""
+    known = qkv_TW.shape[1] == 3 * heads * native.HEAD and length <= native.LONGEST
+    return known and can_run(qkv_TW, FORWARD) and can_run(qkv_TW, BACKWARD)
+
+
+def _told(lengths_B: Tensor | None, drop: Drop, items: int, *, length: int, heads: int) -> tuple[Given, ...]:
+    """What they are told after their arrays."""
+    scale = native.HEAD**-0.5
+    return lengths_B, drop.keys_B, drop.site, items, length, heads, scale, drop.threshold, drop.grow
 
 
 def _constants(qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import os
 import platform
 import shutil
@@ -14,6 +13,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from electra.fsio import cache_path
 
 SOURCES = Path(__file__).parent / "host"
 OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC")
@@ -59,11 +60,10 @@ def _kept(compiler: str, source: Path) -> Path:
     """The library for this source, compiler and processor, made where it is not there."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
     stamp = "\n".join((version, _processor(), *OPTIONS, source.read_text(encoding="utf-8")))
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "electra"
-    path = folder / f"{source.stem}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.so"
+    path = cache_path(source.stem, stamp, ".so")
     if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as made:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as made:
             library = Path(made) / path.name
             command = [compiler, *OPTIONS, "-o", str(library), str(source)]
             subprocess.run(command, capture_output=True, check=True, timeout=120)

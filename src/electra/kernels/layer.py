@@ -11,11 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from electra.kernels import gelu as gelus
-from electra.kernels import narrow, narrow_back
+from electra.kernels import narrow
 from electra.kernels import norm as norms
 from electra.kernels.attention import attend, attend_backward
-from electra.kernels.down import down_backward, programs
+from electra.kernels.feed import down_backward, lines_of, up_gelu
 from electra.kernels.hashing import Drop, drop_at
 
 
@@ -114,13 +113,12 @@ def run_layer(
     if fused:
         into = (qkv, mixed, y, inner, out)
         sums = narrow.run_layer(x_TD, block, lengths_B, drops, length=length, eps=plan.eps, into=into)
-        return Kept(None, *sums)
+        return Kept(*sums)
     torch.addmm(block.qkv_bias, x_TD, block.qkv.t(), out=qkv)
     level = attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads, out=mixed)
     sum1 = torch.addmm(block.out_bias, mixed, block.out.t())
     norm1 = norms.add_norm(sum1, x_TD, block.gamma1, block.beta1, drops[1], length=length, eps=plan.eps, out=y)
-    torch.addmm(block.up_bias, y, block.up.t(), out=inner)
-    gelus.gelu(inner, out=active)
+    up_gelu(y, block.up, block.up_bias, inner=inner, active=active)
     sum2 = torch.addmm(block.down_bias, active, block.down.t())
     norm2 = norms.add_norm(sum2, y, block.gamma2, block.beta2, drops[2], length=length, eps=plan.eps, out=out)
     return Kept(level, sum1, *norm1, sum2, *norm2)
@@ -136,8 +134,9 @@ def go_back(
     """
     d_down, d_inner, d_out = spent
     if fused:
-        held = (rooms.qkv_KTW, rooms.inner_KTF, *kept[1:])
-        return narrow_back.run_backward(gradient_TD, block, held, lengths_B, drops, spent, lines, length=length)
+        assert kept.level is not None
+        held = (rooms.qkv_KTW, rooms.mixed_KTD, kept.level, rooms.inner_KTF, *kept[1:])
+        return narrow.run_backward(gradient_TD, block, held, lengths_B, drops, spent, lines, length=length)
     norms.add_norm_backward(
         gradient_TD, kept.sum2, kept.mean2, kept.rstd2, block.gamma2, drops[2], d_down, lines.norm2, length=length
     )
@@ -161,7 +160,7 @@ def make_lines(like: Tensor, layers: int, texts: int, tokens: int, inner: int, *
         return torch.empty(layers, lines, columns, dtype=torch.float32, device=like.device)
 
     norm = texts if fused else norms.programs(tokens, width)
-    up = texts if fused else programs(tokens, width, inner)
+    up = texts if fused else lines_of(like.view(tokens, width), inner)
     return Lines(room(norm, 3 * width), room(norm, 3 * width), room(up, inner), room(texts, 3 * width))
 
 

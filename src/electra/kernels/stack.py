@@ -29,7 +29,7 @@ def run_stack(
 ) -> Tensor:
     """The last layer's output; `weights` are the layers' blocks, one after another."""
     # Lengths and keys are columns of the batch's rows otherwise.
-    lengths_B = None if lengths_B is None else lengths_B.contiguous()
+    lengths_B = None if lengths_B is None else lengths_B.contiguous().int()
     keys_B = None if keys_B is None else keys_B.contiguous()
     keeps = torch.is_grad_enabled()  # which `forward` cannot ask: there it is always off
     with torch.cuda.device_of(x_BLD):
@@ -53,7 +53,7 @@ class _Stack(torch.autograd.Function):
         blocks = _blocks(weights)
         texts, length, width = x_BLD.shape
         tokens, inner = texts * length, len(blocks[0].up)
-        fused = narrow.fits(texts, length, width, width // plan.heads, inner)
+        fused = narrow.fits(x_BLD, heads=plan.heads, inner=inner)
         needed = keeps and any(ctx.needs_input_grad)
         keeps_all = needed and not plan.recompute  # else each layer overwrites the one before
         rooms = make_rooms(x_BLD, len(blocks) if keeps_all else 1, tokens, inner, fused=fused)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -37,7 +39,8 @@ class Captured:
         torch.cuda.current_stream().wait_stream(own)
         self._graph = torch.cuda.CUDAGraph()
         # thread_local: a loader's thread may allocate meanwhile.
-        with torch.cuda.graph(self._graph, pool=pool, stream=own, capture_error_mode="thread_local"):
+        record = torch.cuda.graph(self._graph, pool=pool, stream=own, capture_error_mode="thread_local")
+        with _nothing_collected(), record:
             work(*self._inputs)
         for tensor, value in zip(changed, before, strict=True):
             tensor.copy_(value)
@@ -50,6 +53,19 @@ class Captured:
     @property
     def pool(self) -> Any:
         return self._graph.pool()
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Keep Python from collecting garbage: freeing an old graph would end the recording of a new one."""
+    gc.collect()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _own_stream() -> torch.cuda.Stream:

@@ -1,0 +1,127 @@
+// What four warps do together on Hopper: products straight from shared memory, and boxes of 64 columns on their way to
+// and from it, which the chip copies by itself. It lays them out as `at` does.
+
+#define GROUP 128
+
+#ifndef EMULATED
+struct __align__(64) Map {
+  char bytes[128];
+};
+#define MAP const __grid_constant__ Map
+
+// A gate opens each time that all bytes have come that it was told to expect; `turn` says which time, even or odd.
+INLINE void make_gate(void* gate) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(place_of(gate)) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+INLINE void expect(void* gate, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(place_of(gate)), "r"(bytes) : "memory");
+}
+INLINE void wait_at(void* gate, int turn) {
+  asm volatile(
+      "{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra again;\n}\n" ::"r"(
+          place_of(gate)),
+      "r"(turn)
+      : "memory");
+}
+// A box whose first element is at that text, row and column, zeros past the text's end; and back, nothing past its end.
+INLINE void bring(char* to, const Map& map, int text, int row, int column, void* gate) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
+          place_of(to)),
+      "l"(&map), "r"(column), "r"(row), "r"(text), "r"(place_of(gate))
+      : "memory");
+}
+INLINE void take(const char* from, const Map& map, int text, int row, int column) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
+               "r"(column), "r"(row), "r"(text), "r"(place_of(from))
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// All that this thread had taken has been read; and has arrived.
+INLINE void taken() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+INLINE void arrived() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// Four 8 x 8 matrices, as `read4` reads them.
+INLINE void write4(u32 to, const u32 r[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(r[0]), "r"(r[1]), "r"(r[2]),
+               "r"(r[3])
+               : "memory");
+}
+// The four warps of a group wait for each other.
+INLINE void sync_group(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
+// What was written into shared memory is seen by the products' and the copies' own engines.
+INLINE void seen_by_engines() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Nothing of `c` is moved across: the engine writes it, and the compiler does not see when.
+template <int N>
+INLINE void hold(float (&c)[N][4]) {
+#pragma unroll
+  for (int n = 0; n < N; n++)
+    asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])::"memory");
+}
+template <int N>
+INLINE void begin_product(float (&c)[N][4]) {
+  hold(c);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+INLINE void end_product() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// All products but the `LATER` last are done, and `c` is one of theirs.
+template <int LATER, int N>
+INLINE void have(float (&c)[N][4]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LATER) : "memory");
+  hold(c);
+}
+// Where a product finds a tile: rows of 128 bytes, eight of them 1024 bytes from the next, turned about in units of 16
+// bytes. `stripe` is how many bytes further the next 64 columns lie, where they are outputs. Sixteen bytes are a one.
+typedef unsigned long long Tile;
+INLINE Tile tile_at(const char* p, int stripe) {
+  return (Tile)(place_of(p) >> 4) | (Tile)(stripe >> 4) << 16 | 64ull << 32 | 1ull << 62;
+}
+
+// c (64 x 128), sixteen rows a warp, += 16 columns of 64 rows times 16 columns of 128 rows, or `TURNED` 16 rows of 128
+// columns.
+template <int TURNED>
+INLINE void multiply_wide(float c[16][4], Tile a, Tile b) {
+  float* d = &c[0][0];
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"
+      "%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,"
+      "%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, 1, 1, 1, 0, %66;"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+        "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      : "l"(a), "l"(b), "n"(TURNED));
+}
+// c (64 x 64) += 16 columns of each warp's own rows times 16 rows of 64 columns.
+INLINE void multiply_own(float c[8][4], const u32 a[4], Tile b) {
+  float* d = &c[0][0];
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"
+      "%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+// c (64 x 64) += 16 rows of 64 columns, turned, times 16 rows of 64 columns.
+INLINE void multiply_turned(float c[8][4], Tile a, Tile b) {
+  float* d = &c[0][0];
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"
+      "%28,%29,%30,%31}, %32, %33, 1, 1, 1, 1, 1;"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "l"(a), "l"(b));
+}
+#endif

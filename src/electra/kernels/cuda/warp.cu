@@ -1,0 +1,68 @@
+// What a warp does together, on bf16 tiles of 64 columns in shared memory. Written without any header: the runtime
+// compiler has none.
+
+typedef unsigned int u32;
+typedef unsigned short u16;
+
+#ifndef EMULATED
+#define KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
+#define INLINE static __device__ __forceinline__
+#define INLINE_IN __device__ __forceinline__
+#define SHARED(name) extern __shared__ __align__(1024) char name[]
+
+INLINE u32 place_of(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+// 16 bytes into shared memory, zeros where there is nothing to copy.
+INLINE void fetch(u32 to, const void* from, bool there) {
+  int bytes = there ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+}
+INLINE void fetched() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// What is fetched after a mark need not be there for what was fetched before the mark to be: of two, the last may be late.
+INLINE void mark() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+INLINE void fetched_but_last() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+
+INLINE void read4(u32 r[4], u32 from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
+}
+INLINE void read4_turned(u32 r[4], u32 from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
+}
+INLINE void write_word(u32 to, u32 word) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory"); }
+
+// c (16 x 8) += a (16 x 16) b (16 x 8).
+INLINE void multiply(float c[4], const u32 a[4], u32 b0, u32 b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+INLINE float swap(float x, int lanes) { return __shfl_xor_sync(0xffffffffu, x, lanes); }
+INLINE float power2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// Two numbers rounded to bf16, the first in the low half.
+INLINE u32 pack(float low, float high) {
+  u32 word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+INLINE float inverse_root(float x) { return rsqrtf(x); }
+INLINE float low_of(u32 word) { return __uint_as_float(word << 16); }
+INLINE float high_of(u32 word) { return __uint_as_float(word & 0xffff0000u); }
+#endif
+
+INLINE u32 mix(u32 x) {
+  x ^= x >> 16;
+  x *= 0x7FEB352Du;
+  x ^= x >> 15;
+  x *= 0x846CA68Bu;
+  return x ^ (x >> 16);
+}
+INLINE u32 row_word(u32 key, u32 site, u32 row) { return mix((mix(key ^ site) + 0x9E3779B9u) ^ mix(row)); }
+
+// Where 16 bytes of a row lie in a tile of 64 columns: turned about by the row, so that no eight rows meet in a bank.
+INLINE u32 at(u32 row, u32 chunk) { return row * 128 + ((chunk ^ (row & 7)) << 4); }

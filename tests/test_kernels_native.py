@@ -1,0 +1,279 @@
+"""Kernels in CUDA C++: their own source, run thread by thread on the host, against float64."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from emulated import compiler, emulate, needs_compiler
+from kernel_truth import Place, exact, leaf, mask_at
+from torch import Tensor
+from torch.nn.functional import gelu, layer_norm
+
+from electra.kernels import attention, feed, narrow, native
+from electra.kernels.attention import attend, attend_backward
+from electra.kernels.hashing import Drop, drop_at
+from electra.kernels.layer import Block
+from electra.kernels.native import Kernel
+
+PLACE = Place("cuda", torch.bfloat16) if torch.cuda.is_available() else Place("cpu", torch.bfloat16)
+KERNELS = (attention.FORWARD, attention.BACKWARD, narrow.FORWARD, narrow.BACKWARD, feed.UP, feed.DOWN)
+ROUNDING = 2.0**-8
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU as in training, else on the host."""
+    monkeypatch.setattr(narrow, "FEWEST_TEXTS", 1)
+    if torch.cuda.is_available():
+        if native.missing():
+            pytest.skip(native.missing())
+    elif not compiler():
+        pytest.skip("needs g++ with C++20")
+    else:
+        emulate(monkeypatch)
+
+
+def near(got: Tensor, want: Tensor, *, roundings: float) -> None:
+    """Off by so many roundings at most by the largest element, and by a part of that on the whole."""
+    wrong, size = exact(got) - want.detach(), want.detach()
+    assert got.shape == want.shape and wrong.isfinite().all()
+    assert float(wrong.abs().max() / size.abs().max()) <= roundings * ROUNDING
+    assert float(wrong.norm() / size.norm()) <= roundings * ROUNDING / 2
+
+
+CASES = [
+    (128, 1, None, 0.1, 3),
+    (100, 2, (100, 37), 0.1, 0),
+    (33, 1, (1, 33, 20), 0.3, 70),
+    (70, 2, (70, 1, 64, 7), 0.1, 5),
+    (128, 1, (127,), 0.0, 0),
+    (16, 2, (16, 1), 0.5, 1),
+]
+
+
+@pytest.mark.parametrize(("length", "heads", "lengths", "rate", "site"), CASES)
+def test_attention(
+    length: int,
+    heads: int,
+    lengths: tuple[int, ...] | None,
+    rate: float,
+    site: int,
+    runs: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not attention.can_run(PLACE.numbers(1, 64, seed=0), attention.FORWARD):
+        pytest.skip("for Hopper GPUs")
+    monkeypatch.setattr(attention, "PROCESSORS", 1)  # so that a block has several heads to go through
+    texts, width = 1 if lengths is None else len(lengths), heads * 64
+    qkv = PLACE.numbers(texts * length, 3 * width, seed=length, scale=1.5)
+    gradient = PLACE.numbers(texts * length, width, seed=length + 1)
+    real = None if lengths is None else torch.tensor(lengths, dtype=torch.int32)
+    there = None if real is None else real.to(PLACE.device)
+    drop = drop_at(PLACE.keys(texts), rate, site)
+    source = leaf(qkv)
+    q, k, v = source.view(texts, length, 3, heads, 64).permute(2, 0, 3, 1, 4)
+    scores = q @ k.transpose(-1, -2) / 8
+    if real is not None:
+        scores = scores.masked_fill(torch.arange(length) >= real[:, None, None, None], -torch.inf)
+    shares = scores.softmax(-1)
+    if drop.keys_B is not None:
+        shares = shares * mask_at(drop.keys_B, site, heads * length, length, rate).view(shares.shape) / (1 - rate)
+    want = (shares @ v).transpose(1, 2).reshape(texts * length, width)
+    want.backward(exact(gradient))
+    assert source.grad is not None
+
+    got = torch.full_like(gradient, torch.nan)
+    level = attend(qkv, there, drop, length=length, heads=heads, out=got)
+    assert level is not None
+    near(got, want, roundings=2)
+    logs = torch.logsumexp(scores, -1).flatten() / torch.log(torch.tensor(2.0, dtype=torch.float64))
+    assert float((exact(level) - logs.detach()).abs().max()) < 1e-3
+    sums = torch.full((texts, 3 * width), torch.nan, device=PLACE.device)
+    attend_backward(qkv, gradient, got, level, there, drop, sums, length=length, heads=heads)
+    near(qkv, source.grad, roundings=3)
+    near(sums, source.grad.view(texts, length, -1).sum(1), roundings=3)
+
+
+def weights_of(place: Place, *, shift: int = 0) -> Block:
+    """Random ones; biases and norms at any address that their type allows, as in one buffer with others."""
+
+    def moved(x: Tensor) -> Tensor:
+        room = torch.empty(x.numel() + 1, dtype=x.dtype, device=x.device)[1:]
+        return room.copy_(x)
+
+    made = {}
+    for seed, (name, (shape, scale)) in enumerate(SHAPES.items()):
+        x = place.numbers(*shape, seed=seed + shift, scale=scale)
+        x = x.float() + (1.0 if "gamma" in name else 0.0) if "gamma" in name or "beta" in name else x
+        made[name] = moved(x) if x.dim() == 1 else x
+    return Block(**made)
+
+
+SHAPES = {
+    "qkv": ((192, 64), 0.15), "qkv_bias": ((192,), 0.2), "out": ((64, 64), 0.15), "out_bias": ((64,), 0.2),
+    "gamma1": ((64,), 0.2), "beta1": ((64,), 0.2), "up": ((256, 64), 0.2), "up_bias": ((256,), 0.2),
+    "down": ((64, 256), 0.1), "down_bias": ((64,), 0.2), "gamma2": ((64,), 0.2), "beta2": ((64,), 0.2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("length", "lengths", "attention_rate", "rate"),
+    [
+        (128, None, 0.1, 0.1),
+        (100, (100, 37), 0.2, 0.1),
+        (33, (33, 1, 20), 0.0, 0.3),
+        (17, None, 0.3, 0.0),
+        (128, (90,), 0.0, 0.0),
+    ],
+)
+def test_a_narrow_layer(
+    length: int, lengths: tuple[int, ...] | None, attention_rate: float, rate: float, runs: None
+) -> None:
+    texts = 1 if lengths is None else len(lengths)
+    tokens, eps = texts * length, 1e-6
+    block, keys = weights_of(PLACE), PLACE.keys(texts)
+    drops = [drop_at(keys, attention_rate, 6), drop_at(keys, rate, 7), drop_at(keys, rate, 8)]
+    real = None if lengths is None else torch.tensor(lengths, dtype=torch.int32)
+    there = None if real is None else real.to(PLACE.device)
+    x, incoming = PLACE.numbers(tokens, 64, seed=1), PLACE.numbers(tokens, 64, seed=2)
+    assert narrow.fits(x.view(texts, length, 64), heads=1, inner=256)
+
+    # The truth, with what lies between the products to read gradients off.
+    source, own = leaf(x), Block(*(leaf(weight) for weight in block))
+
+    def dropped(y: Tensor, drop: Drop) -> Tensor:
+        if drop.keys_B is None:
+            return y
+        keep = mask_at(drop.keys_B, drop.place, length, y.shape[-1], drop.rate)
+        return y * keep.view(y.shape) / (1 - drop.rate)
+
+    x_BLD = source.view(texts, length, 64)
+    qkv = x_BLD @ own.qkv.T + own.qkv_bias
+    q, k, v = qkv.split(64, -1)
+    scores = q @ k.transpose(1, 2) / 8
+    if real is not None:
+        scores = scores.masked_fill(torch.arange(length) >= real[:, None, None], -torch.inf)
+    mixed = dropped(scores.softmax(-1), drops[0]) @ v
+    out = mixed @ own.out.T + own.out_bias
+    sum1 = dropped(out, drops[1]) + x_BLD
+    y = layer_norm(sum1, (64,), own.gamma1, own.beta1, eps)
+    inner = y @ own.up.T + own.up_bias
+    down = gelu(inner) @ own.down.T + own.down_bias
+    sum2 = dropped(down, drops[2]) + y
+    z = layer_norm(sum2, (64,), own.gamma2, own.beta2, eps)
+    between = [source, qkv, out, inner, down]
+    found = torch.autograd.grad(z, [*between, *own], exact(incoming).view(z.shape))
+    d_x, d_qkv, d_out, d_inner, d_down = (g.reshape(tokens, -1) for g in found[:5])
+    d_own = Block(*found[5:])
+
+    def room(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        return torch.full(shape, torch.nan, dtype=dtype, device=PLACE.device)
+
+    into = (room(tokens, 192), room(tokens, 64), room(tokens, 64), room(tokens, 256), room(tokens, 64))
+    kept = narrow.run_layer(x, block, there, drops, length=length, eps=eps, into=into)
+    for got, want in zip(into, (qkv, mixed, y, inner, z), strict=True):
+        near(got, want.reshape(tokens, -1), roundings=4)
+    near(kept[1], sum1.reshape(tokens, -1), roundings=4)
+    near(kept[4], sum2.reshape(tokens, -1), roundings=4)
+
+    spent = (room(tokens, 64), room(tokens, 256), room(tokens, 64))
+    lines = tuple(room(texts, columns, dtype=torch.float32) for columns in (192, 192, 256, 192))
+    held = (into[0], into[1], kept[0], into[3], *kept[1:])
+    got_x = narrow.run_backward(incoming, block, held, there, drops, spent, lines, length=length)
+    for got, want in zip((got_x, into[0], *spent), (d_x, d_qkv, d_down, d_inner, d_out), strict=True):
+        near(got, want, roundings=6)
+    near(into[3], gelu(inner).reshape(tokens, -1), roundings=4)
+    norm1, norm2, up, three = (line.sum(0) for line in lines)
+    names = (d_own.gamma1, d_own.beta1, d_own.out_bias, d_own.gamma2, d_own.beta2, d_own.down_bias)
+    for got, want in zip((*norm1.split(64), *norm2.split(64)), names, strict=True):
+        near(got, want, roundings=6)
+    near(up, d_own.up_bias, roundings=6)
+    near(three[:64], d_own.qkv_bias[:64], roundings=6)
+    near(three[128:], d_own.qkv_bias[128:], roundings=6)
+    assert not three[64:128].any()  # what is added to all keys changes no softmax
+
+
+@pytest.mark.parametrize(("tokens", "columns", "blocks"), [(64, 128, 264), (300, 256, 4), (7, 128, 1)])
+def test_products_with_the_gelu(
+    tokens: int, columns: int, blocks: int, runs: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not feed.can_run(PLACE.numbers(1, 256, seed=0), feed.UP):
+        pytest.skip("for Hopper GPUs")
+    monkeypatch.setattr(feed, "BLOCKS", blocks)
+    y, up = PLACE.numbers(tokens, 256, seed=1), PLACE.numbers(columns, 256, seed=2, scale=0.1)
+    bias = PLACE.numbers(columns + 1, seed=3)[1:]  # at any multiple of two bytes
+    inner, active = (torch.full((tokens, columns), torch.nan, dtype=y.dtype, device=y.device) for _ in range(2))
+    feed.up_gelu(y, up, bias, inner=inner, active=active)
+    want = exact(y) @ exact(up).T + exact(bias)
+    near(inner, want, roundings=1)
+    near(active, gelu(want), roundings=2)
+
+    gradient, down = PLACE.numbers(tokens, 256, seed=4), PLACE.numbers(256, columns, seed=5, scale=0.1)
+    got = torch.full_like(inner, torch.nan)
+    sums = torch.full((feed.lines_of(gradient, columns), columns), torch.nan, device=y.device)
+    feed.down_backward(gradient, down, inner, got, sums)
+    given = leaf(inner)
+    gelu(given).backward(exact(gradient) @ exact(down))
+    assert given.grad is not None
+    near(got, given.grad, roundings=1)
+    near(sums.sum(0), given.grad.sum(0), roundings=1)
+
+
+def test_only_what_the_kernels_know_takes_them() -> None:
+    x = torch.empty(64, 128, 64, dtype=torch.bfloat16)
+    assert not narrow.fits(x, heads=1, inner=256) and not native.can_run(x, narrow.FORWARD)  # no GPU's
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("architecture", [80, 90])
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="needs nvcc")
+def test_kernels_compile_into_registers(kernel: Kernel, architecture: int, tmp_path: Path) -> None:
+    """Blocks share a multiprocessor and its registers, and little does not fit into these."""
+    source = tmp_path / "kernel.cu"
+    source.write_text(kernel.source(), encoding="utf-8")
+    if kernel.hopper and architecture != 90:
+        pytest.skip("for Hopper GPUs")
+    kind = f"{architecture}{'a' if kernel.hopper else ''}"
+    target = f"-gencode=arch=compute_{kind},code=sm_{kind}"
+    made = subprocess.run(
+        ["nvcc", target, "-cubin", "-Xptxas", "-v", "-o", str(tmp_path / "kernel.cubin"), str(source)],
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    used = re.search(r"Used (\d+) registers", made.stderr)
+    assert used is not None and kernel.together * kernel.threads * int(used[1]) <= 2**16
+    assert kernel.together * (kernel.memory + 1024) <= 228 * 1024
+    spilled = re.search(r"(\d+) bytes spill stores", made.stderr)
+    stack = re.search(r"(\d+) bytes stack frame", made.stderr)
+    assert spilled is not None and stack is not None and int(spilled[1]) <= 256
+    assert int(stack[1]) <= 2 * int(spilled[1]) + 8  # no array lives there
+
+
+@needs_compiler
+@pytest.mark.skipif(sys.platform != "linux" or torch.cuda.is_available(), reason="of the emulated kernels, on Linux")
+def test_no_thread_reads_what_another_writes_at_the_same_time(tmp_path: Path) -> None:
+    """Every kernel under the compiler's race detector, which must not load late: in a process of its own."""
+    library = subprocess.run(
+        [compiler(), "-print-file-name=libtsan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if not Path(library).is_file():
+        pytest.skip("needs libtsan")
+    here = Path(__file__).parent
+    paths = os.pathsep.join([str(here), *sys.path])
+    done = subprocess.run(
+        [sys.executable, str(here / "race_kernels.py")],
+        env={**os.environ, "LD_PRELOAD": library, "PYTHONPATH": paths, "TSAN_OPTIONS": "exitcode=66"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert "WARNING: ThreadSanitizer" not in done.stderr, done.stderr[:3000]
+    assert done.returncode == 0 and done.stdout.strip() == "done", done.stderr[-2000:]
