@@ -15,6 +15,7 @@ from torch import Tensor
 
 from electra.kernels.host import library
 from electra.kernels.host.attention import attend
+from electra.kernels.host.gelu import biased_gelu
 from electra.kernels.host.norm import add_and_norm
 from electra.model.dropout import chance, keep_mask
 from electra.model.encoder import padding_bias
@@ -91,6 +92,35 @@ def test_norm_of_a_dropped_sum(kind: torch.dtype, keys_B: Tensor | None, length:
     spread = incoming.movedim(1, 2).contiguous().movedim(2, 1)
     for one, other in zip(there_and_back(run, [*scattered, *given[2:]], spread), got, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rows", "width"), [(5, 33), (1, 1), (70, 300)])
+def test_gelu_of_a_biased_product(kind: torch.dtype, rows: int, width: int) -> None:
+    given = [leaf(3, rows, width, kind=kind, seed=1), leaf(width, kind=kind, seed=2)]
+    given[0].data.mul_(4)
+    incoming = leaf(3, rows, width, kind=kind, seed=3).detach()
+    got = there_and_back(biased_gelu, given, incoming)
+    wide = [one.detach().double().requires_grad_() for one in given]
+    assert_close(got, there_and_back(lambda x, bias: F.gelu(x + bias), wide, incoming), kind)
+    with threads(2):
+        for one, other in zip(there_and_back(biased_gelu, given, incoming), got, strict=True):
+            assert torch.equal(one, other)
+    flipped = given[0].detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()
+    assert torch.equal(biased_gelu(flipped, given[1]), got[0])
+
+
+@pytest.mark.parametrize(("kind", "exact"), [(torch.float32, 3e-7), (torch.bfloat16, 2e-4)])
+def test_gelu_and_its_slope_are_exact_to_what_is_promised(kind: torch.dtype, exact: float) -> None:
+    x = torch.linspace(-20, 20, 100_001).to(kind)[:, None].requires_grad_()
+    got = there_and_back(biased_gelu, [x, torch.zeros(1, dtype=kind, requires_grad=True)], torch.ones_like(x))
+    wide = x.detach().double().requires_grad_()
+    want = there_and_back(F.gelu, [wide], torch.ones_like(wide))
+    rounding = 2.0**-8 if kind == torch.bfloat16 else 2.0**-24
+    for one, other in zip(got[:2], want, strict=True):
+        allowed = exact * other.abs().clamp(min=1) + rounding * other.abs()
+        # Far below zero the polynomial's last bit is multiplied by what went in.
+        assert ((one.double() - other).abs() <= allowed + 2e-5 * (kind == torch.bfloat16) * wide.abs()).all()
 
 
 def hidden_of(name: str, length: int, kind: torch.dtype) -> Tensor | None:
@@ -204,7 +234,7 @@ def functions_of(y: Tensor) -> set[str]:
 
 def test_a_layer_is_plain_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = Layer(8, 2, 16, 0.1, 0.1), torch.randn(3, 5, 8)
-    loops = {"_AddAndNormBackward", "_AttendBackward"}
+    loops = {"_AddAndNormBackward", "_AttendBackward", "_BiasedGeluBackward"}
     assert loops <= functions_of(layer(x, None, KEYS, 0))
     library._library.cache_clear()
     with monkeypatch.context() as patch:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from electra.kernels import USABLE
 from electra.kernels.host import library
 from electra.kernels.host.attention import attend as attend_in_loops
+from electra.kernels.host.gelu import biased_gelu
 from electra.kernels.host.norm import add_and_norm
 from electra.model.activation import gelu
 from electra.model.dropout import chance, dropout, site_keys
@@ -81,7 +82,7 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """One post-norm block: attention, then feed-forward, each with dropout, residual and norm.
 
-    On a CPU with a compiler, what ends each half is one loop each way; `fused` false leaves it plain.
+    On a CPU with a compiler, what stands between products is loops, one each way; `fused` false leaves it plain.
     """
 
     SITES = 3
@@ -99,8 +100,13 @@ class Layer(nn.Module):
     def forward(self, x_BLD: Tensor, bias_B11L: Tensor | None, keys_B: Tensor | None, site: int) -> Tensor:
         mixed = self.attention(x_BLD, bias_B11L, site_keys(keys_B, site))
         x_BLD = self._end(x_BLD, mixed, self.attention.out, self.attention_norm, site_keys(keys_B, site + 1))
-        fed = gelu(self.up(x_BLD))
-        return self._end(x_BLD, fed, self.down, self.norm, site_keys(keys_B, site + 2))
+        return self._end(x_BLD, self._begin(x_BLD), self.down, self.norm, site_keys(keys_B, site + 2))
+
+    def _begin(self, x_BLD: Tensor) -> Tensor:
+        """What begins the feed-forward half. In fp32 the loop gains on the way back what it loses on the way there."""
+        if self.fused and library.usable(x_BLD) and torch.is_grad_enabled():
+            return biased_gelu(F.linear(x_BLD, self.up.weight), self.up.bias)
+        return gelu(self.up(x_BLD))
 
     def _end(self, x_BLD: Tensor, inner: Tensor, last: nn.Linear, norm: Norm, keys_B: Tensor | None) -> Tensor:
         """What ends a half: the norm of the residual and what dropout leaves of the half's last linear layer."""
