@@ -200,7 +200,9 @@ def test_shares_of_odd_scores_are_the_plain_ones(kind: torch.dtype) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rates", [(0.1, 0.1), (0.0, 0.2), (0.2, 0.0)])
 @pytest.mark.parametrize("keys_B", [KEYS, None], ids=["dropped", "whole"])
-def test_a_layer_with_and_without_loops(kind: torch.dtype, rates: tuple[float, float], keys_B: Tensor | None) -> None:
+def test_a_layer_with_and_without_loops(
+    kind: torch.dtype, rates: tuple[float, float], keys_B: Tensor | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     layer = Layer(24, 2, 96, *rates)
     for name, parameter in layer.named_parameters():
@@ -216,7 +218,7 @@ def test_a_layer_with_and_without_loops(kind: torch.dtype, rates: tuple[float, f
         return y
 
     got = there_and_back(run, [x, *weights], incoming)
-    layer.fused = layer.attention.fused = False
+    monkeypatch.setattr(library, "_wanted", False)
     want = there_and_back(run, [x, *weights], incoming)
     assert_close(got, [one.double() for one in want], kind)
     assert not all(torch.equal(one, other) for one, other in zip(got, want, strict=True)), "the loops were not used"

@@ -14,9 +14,10 @@ from torch import nn
 
 from electra.batches.sequences import unpack
 from electra.config.schema import Config, GeneratorConfig, ObjectiveConfig
+from electra.kernels.host import library
 from electra.model import layers
 from electra.model.dropout import dropout, keep_mask
-from electra.model.electra import Electra, build_model, use_plain_operations
+from electra.model.electra import Electra, build_model
 from electra.model.encoder import Encoder, generator_shape
 from electra.model.heads import DetectionHead, MaskedHead
 from electra.model.layers import Attention, Norm, attend
@@ -163,8 +164,8 @@ def test_every_place_in_the_network_drops_a_pattern_of_its_own(monkeypatch: pyte
         return dropout(x, rate, keys_B)
 
     monkeypatch.setattr(layers, "dropout", watch)
+    monkeypatch.setattr(library, "_wanted", False)
     model, objective = build_model(config), build_objective(config, SPECIALS)
-    use_plain_operations(model)
     batch = unpack(ragged_rows(4))
     slots = objective.plan(batch)
     objective.loss(model, batch, slots, objective.counts(batch, slots))

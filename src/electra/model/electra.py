@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from electra.config.schema import Config
 from electra.model.encoder import Encoder, Shape, TwoTower, discriminator_shape, generator_shape
 from electra.model.heads import CopyHead, DetectionHead, MaskedHead
-from electra.model.layers import Attention, Embeddings, Layer, Norm
+from electra.model.layers import Embeddings, Norm
 
 # Sites far apart give generator, discriminator and embeddings dropout patterns of their own.
 GENERATOR_SITE, DISCRIMINATOR_SITE = 1_000_001, 2_000_002
@@ -121,7 +121,7 @@ def _base_rate(config: Config, logp_V: Tensor) -> float:
 def use_plain_operations(model: nn.Module) -> None:
     """Leave the fused kernels aside: the same computation, operation by operation."""
     for module in model.modules():
-        if isinstance(module, Encoder | Layer | Attention | Embeddings | DetectionHead | MaskedHead):
+        if isinstance(module, Encoder | Embeddings | DetectionHead | MaskedHead):
             module.fused = False
 
 

@@ -57,10 +57,8 @@ def attend(
 class Attention(nn.Module):
     """Multi-head self-attention with one fused projection for queries, keys and values.
 
-    On a CPU with a compiler, what happens to scores is one loop each way; `fused` false leaves it plain.
+    On a CPU with a compiler, what happens to scores is one loop each way.
     """
-
-    fused: bool = True
 
     def __init__(self, width: int, heads: int, rate: float) -> None:
         super().__init__()
@@ -72,7 +70,7 @@ class Attention(nn.Module):
     def forward(self, x_BLD: Tensor, bias_B11L: Tensor | None, keys_B: Tensor | None) -> Tensor:
         """(B, L, D) what the heads found, side by side: `out` is still to come."""
         how = chance(keys_B, self.rate, x_BLD.shape[1])
-        if how is not None and self.fused and library.usable(x_BLD):
+        if how is not None and library.usable(x_BLD):
             product_BLD = F.linear(x_BLD, self.qkv.weight)
             return attend_in_loops(product_BLD, self.qkv.bias, bias_B11L, how, heads=self.heads)
         q, k, v = self.qkv(x_BLD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -82,11 +80,10 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """One post-norm block: attention, then feed-forward, each with dropout, residual and norm.
 
-    On a CPU with a compiler, what stands between products is loops, one each way; `fused` false leaves it plain.
+    On a CPU with a compiler, what stands between products is loops, one each way.
     """
 
     SITES = 3
-    fused: bool = True
 
     def __init__(self, width: int, heads: int, ffn: int, rate: float, attention_rate: float) -> None:
         super().__init__()
@@ -104,13 +101,13 @@ class Layer(nn.Module):
 
     def _begin(self, x_BLD: Tensor) -> Tensor:
         """What begins the feed-forward half. In fp32 the loop gains on the way back what it loses on the way there."""
-        if self.fused and library.usable(x_BLD) and torch.is_grad_enabled():
+        if library.usable(x_BLD) and torch.is_grad_enabled():
             return biased_gelu(F.linear(x_BLD, self.up.weight), self.up.bias)
         return gelu(self.up(x_BLD))
 
     def _end(self, x_BLD: Tensor, inner: Tensor, last: nn.Linear, norm: Norm, keys_B: Tensor | None) -> Tensor:
         """What ends a half: the norm of the residual and what dropout leaves of the half's last linear layer."""
-        if self.fused and library.usable(x_BLD) and norm.weight.dtype == torch.float32:
+        if library.usable(x_BLD) and norm.weight.dtype == torch.float32:
             how = chance(keys_B, self.rate, x_BLD.shape[-1])
             weights = (last.bias, norm.weight, norm.bias)
             return add_and_norm(x_BLD, F.linear(inner, last.weight), *weights, eps=NORM_EPS, chance=how)

@@ -24,9 +24,18 @@ OPTIONS = (
 TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
+_wanted = True
+
+
+def use(wanted: bool = True) -> None:
+    """Have CPUs run the loops where they can, or plain operations."""
+    global _wanted
+    _wanted = wanted
+
+
 def usable(x: Tensor) -> bool:
     """Whether the loops know such numbers, and this machine can compile them; what is being compiled is left alone."""
-    known = x.device.type == "cpu" and x.dtype in TYPES
+    known = _wanted and x.device.type == "cpu" and x.dtype in TYPES
     return known and not torch.compiler.is_compiling() and _library() is not None
 
 
