@@ -17,6 +17,7 @@ from electra.kernels.host import library
 from electra.kernels.host.attention import attend
 from electra.kernels.host.gelu import biased_gelu
 from electra.kernels.host.norm import add_and_norm
+from electra.kernels.host.product import multiply
 from electra.model.dropout import chance, keep_mask
 from electra.model.encoder import padding_bias
 from electra.model.layers import NORM_EPS, Layer
@@ -159,6 +160,26 @@ def test_attention_with_dropout(kind: torch.dtype, hiding: str, length: int, hea
     with threads(2):
         for one, other in zip(there_and_back(run, given, incoming), got, strict=True):
             assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("rows", "inner", "width"), [(1, 1, 1), (7, 5, 17), (12, 64, 16), (33, 3, 40)])
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+def test_small_products(
+    rows: int, inner: int, width: int, turned: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
+    a, b = (
+        leaf(5, *sizes[::-1], kind=torch.float32, seed=1).detach().transpose(1, 2)
+        if over
+        else leaf(5, *sizes, kind=torch.float32, seed=1).detach()
+        for sizes, over in zip(((rows, inner), (inner, width)), turned, strict=True)
+    )
+    want, out = a.double() @ b.double(), torch.empty(5, rows, width)
+    assert multiply(a, b, out=out) is out
+    for count in (1, 2):
+        with threads(count):
+            torch.testing.assert_close(multiply(a, b).double(), want, rtol=1e-5, atol=1e-5)
+            assert torch.equal(multiply(a, b), out)
 
 
 def shares_of(scores: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Attention with dropout on a CPU: torch's batched products, and one pass each way over the scores between them.
+"""Attention with dropout on a CPU: two batched products, and one pass each way over the scores between them.
 
 Its plain twin is in `model.layers`. The softmax is taken in fp32 of scores that were scaled and biased in fp32.
 
@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from electra.kernels.host.dropout import Chance, words
 from electra.kernels.host.library import call
+from electra.kernels.host.product import multiply
 
 
 def attend(product_BLD: Tensor, bias_D: Tensor, hidden_B1LL: Tensor | None, chance: Chance, *, heads: int) -> Tensor:
@@ -33,7 +34,7 @@ class _Attend(torch.autograd.Function):
     ) -> Tensor:
         qkv_3XLH = _split(product_BLD.contiguous(), bias_D.contiguous(), parts=3, heads=heads)
         q_XLH, k_XLH, v_XLH = qkv_3XLH
-        shares_XLL = torch.bmm(q_XLH, k_XLH.transpose(1, 2))
+        shares_XLL = multiply(q_XLH, k_XLH.transpose(1, 2))
         kept_XLL = torch.empty_like(shares_XLL)
         texts, length = product_BLD.shape[:2]
         bias, of_text, of_row = _laid_out(hidden_B1LL, kept_XLL.dtype, texts, length)
@@ -44,7 +45,7 @@ class _Attend(torch.autograd.Function):
         )  # fmt: skip
         ctx.save_for_backward(qkv_3XLH, kept_XLL)
         ctx.grow, ctx.scale, ctx.heads = chance.grow, scale, heads
-        return _join(torch.bmm(shares_XLL, v_XLH)[None], texts=texts, heads=heads)
+        return _join(multiply(shares_XLL, v_XLH)[None], texts=texts, heads=heads)
 
     @staticmethod
     @once_differentiable
@@ -52,14 +53,14 @@ class _Attend(torch.autograd.Function):
         qkv_3XLH, kept_XLL = ctx.saved_tensors
         q_XLH, k_XLH, v_XLH = qkv_3XLH
         (d_mixed_XLH,) = _split(gradient_BLD.contiguous(), None, parts=1, heads=ctx.heads)
-        d_scores_XLL = torch.bmm(d_mixed_XLH, v_XLH.transpose(1, 2))
+        d_scores_XLL = multiply(d_mixed_XLH, v_XLH.transpose(1, 2))
         shares_XLL = torch.empty_like(kept_XLL)
         lines, length = kept_XLL.shape[0] * kept_XLL.shape[1], kept_XLL.shape[2]
         call("share_back", kept_XLL.dtype, d_scores_XLL, kept_XLL, shares_XLL, ctx.grow, ctx.scale, lines, length)
         found_3XLH = torch.empty_like(qkv_3XLH)
-        torch.bmm(d_scores_XLL, k_XLH, out=found_3XLH[0])
-        torch.bmm(d_scores_XLL.transpose(1, 2), q_XLH, out=found_3XLH[1])
-        torch.bmm(shares_XLL.transpose(1, 2), d_mixed_XLH, out=found_3XLH[2])
+        multiply(d_scores_XLL, k_XLH, out=found_3XLH[0])
+        multiply(d_scores_XLL.transpose(1, 2), q_XLH, out=found_3XLH[1])
+        multiply(shares_XLL.transpose(1, 2), d_mixed_XLH, out=found_3XLH[2])
         d_bias_D = kept_XLL.new_empty(3 * gradient_BLD.shape[-1])
         d_product_BLD = _join(found_3XLH, texts=len(gradient_BLD), heads=ctx.heads, sums_D=d_bias_D)
         return d_product_BLD, d_bias_D, None, None, None
