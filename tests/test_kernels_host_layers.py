@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import shutil
@@ -49,13 +50,20 @@ def there_and_back(run: Callable[..., Tensor], given: list[Tensor], incoming: Te
     return [y.detach(), *torch.autograd.grad(y, given, incoming.to(y.dtype))]
 
 
+def unit(kind: torch.dtype) -> float:
+    """About a rounding."""
+    return 2**-22 if kind == torch.float32 else 2**-8
+
+
+def far(one: Tensor, other: Tensor) -> float:
+    """The largest error as a share of the largest number, since sums lose what cancels."""
+    assert one.shape == other.shape
+    return float((one.double() - other).abs().max() / other.abs().max().clamp(min=1e-3))
+
+
 def assert_close(got: list[Tensor], want: list[Tensor], kind: torch.dtype) -> None:
-    """Within some roundings of the largest number, since sums lose what cancels."""
-    unit = 2**-22 if kind == torch.float32 else 2**-8
     for one, other in zip(got, want, strict=True):
-        assert one.shape == other.shape
-        error = (one.double() - other).abs().max() / other.abs().max().clamp(min=1e-3)
-        assert error < 4 * unit, f"{error:.1e}"
+        assert far(one, other) < 4 * unit(kind)
 
 
 def scaled_mask(keys_B: Tensor | None, shape: tuple[int, ...]) -> Tensor | float:
@@ -231,18 +239,20 @@ def test_a_layer_with_and_without_loops(
         parameter.data = parameter.data.to(torch.float32 if "norm" in name else kind)
     x = leaf(3, 11, 24, kind=kind, seed=1)
     bias = padding_bias(torch.tensor([11, 4, 1]), 11, kind)
-    incoming = leaf(3, 11, 24, kind=kind, seed=2).detach()
-    weights = list(layer.parameters())
+    back = leaf(3, 11, 24, kind=kind, seed=2).detach()
 
-    def run(x: Tensor, *_: Tensor) -> Tensor:
-        y: Tensor = layer(x, bias, keys_B, 4)
-        return y
+    def run(layer: Layer) -> list[Tensor]:
+        like = layer.up.weight.dtype
+        source, incoming = x.detach().to(like).requires_grad_(), back.to(like)
+        y = layer(source, bias.to(like), keys_B, 4)
+        return [y.detach(), *torch.autograd.grad(y, [source, *layer.parameters()], incoming)]
 
-    got = there_and_back(run, [x, *weights], incoming)
+    exact, looped = run(copy.deepcopy(layer).double()), run(layer)
     monkeypatch.setattr(library, "_wanted", False)
-    want = there_and_back(run, [x, *weights], incoming)
-    assert_close(got, [one.double() for one in want], kind)
-    assert not all(torch.equal(one, other) for one, other in zip(got, want, strict=True)), "the loops were not used"
+    plain = run(layer)
+    assert not all(torch.equal(one, other) for one, other in zip(looped, plain, strict=True)), "no loop was used"
+    for mine, other, want in zip(looped, plain, exact, strict=True):
+        assert far(mine, want) < 2 * far(other, want) + unit(kind)
 
 
 def functions_of(y: Tensor) -> set[str]:

@@ -20,6 +20,8 @@ from electra.fsio import cache_path
 SOURCES = Path(__file__).parent
 OPTIONS = (
     "-std=c++17", "-O3", "-march=native", "-fno-trapping-math", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC",
+    # Half as wide unless told: g++ fears for the clock, which torch's own loops slow down anyway.
+    *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()),
 )  # fmt: skip
 TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
@@ -84,9 +86,9 @@ def _kept(compiler: str) -> Path:
 
 
 def _share_threads() -> None:
-    """Have the loops run on torch's threads: the C++ library of a second set would spin on the cores of the first.
+    """Have the loops run on torch's threads: a second set of them would spin on the cores of the first.
 
-    torch brings its own OpenMP under a name of its own; what is loaded for all is found before what the linker named.
+    torch may bring OpenMP under a name of its own; what is loaded for all is found before what the linker named.
     """
     loaded = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     for path in sorted(set(re.findall(r"/\S*/lib[gi]*omp\S*\.so\S*", loaded))):
