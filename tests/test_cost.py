@@ -26,6 +26,7 @@ from electra.config.schema import (
 )
 from electra.config.validate import validate
 from electra.errors import ConfigError
+from electra.kernels.host import library
 from electra.model import cost
 from electra.model.electra import Bert, Electra, build_model
 from electra.objective.base import Objective
@@ -175,6 +176,12 @@ def test_parameters_of_every_variant_are_the_networks(config: Config) -> None:
         part = name.split(".")[0]
         counted[part] = counted.get(part, 0) + parameter.numel()
     assert cost.parameters(config).parts == counted
+
+
+@pytest.fixture(autouse=True)
+def plain_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counter sees torch's products, not those of loops."""
+    monkeypatch.setattr(library, "_wanted", False)
 
 
 def spent(config: Config, objective: Objective, *, learn: bool) -> float:

@@ -12,25 +12,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from electra.kernels import host
+from electra.kernels.host import library
 from electra.model.dropout import dropout
 
 KEYS = (-(2**31), 2**31 - 1, 0, -1, 123456789)
-needs_compiler = pytest.mark.skipif(not host.can_drop(torch.empty(1)), reason="needs g++ on Linux")
+needs_compiler = pytest.mark.skipif(not library.usable(torch.empty(1)), reason="needs g++ on Linux")
 
 
 @pytest.fixture
 def afresh() -> Iterator[None]:
     """What was found out about compilers is forgotten before and after."""
-    host._library.cache_clear()
+    library._library.cache_clear()
     yield
-    host._library.cache_clear()
+    library._library.cache_clear()
 
 
 def there_and_back(x: Tensor, rate: float, keys_B: Tensor, incoming: Tensor) -> tuple[Tensor, Tensor]:
     source = x.detach().requires_grad_()
     y = dropout(source, rate, keys_B)
-    assert ("OnePass" in type(y.grad_fn).__name__) == host.can_drop(x)
+    assert ("OnePass" in type(y.grad_fn).__name__) == library.usable(x)
     return y.detach(), torch.autograd.grad(y, source, incoming)[0]
 
 
@@ -51,7 +51,7 @@ def test_dropout_in_one_pass_is_the_plain_one(
     keys = torch.tensor(KEYS[:texts], dtype=torch.int32)
     got = there_and_back(x, rate, keys, incoming)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host, "can_drop", lambda x: False)
+        patch.setattr(library, "usable", lambda x: False)
         want = there_and_back(x, rate, keys, incoming)
     bits = torch.int32 if dtype == torch.float32 else torch.int16
     for one, other in zip(got, want, strict=True):
@@ -66,7 +66,7 @@ def test_what_is_kept_of_odd_numbers(dtype: torch.dtype) -> None:
     key = torch.tensor([5], dtype=torch.int32)
     got = dropout(odd, 0.5, key)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host, "can_drop", lambda x: False)
+        patch.setattr(library, "usable", lambda x: False)
         torch.testing.assert_close(got, dropout(odd, 0.5, key), rtol=0, atol=0, equal_nan=True)
     x = torch.randn(6, 10, 4, dtype=torch.float32).to(dtype).transpose(0, 2)
     keys = torch.arange(8, dtype=torch.int32)[::2]
@@ -77,7 +77,7 @@ def test_what_is_kept_of_odd_numbers(dtype: torch.dtype) -> None:
 def test_without_a_compiler_dropout_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     x = torch.ones(2, 8, requires_grad=True)
-    assert not host.can_drop(x)
+    assert not library.usable(x)
     assert "OnePass" not in type(dropout(x, 0.5, torch.arange(2, dtype=torch.int32)).grad_fn).__name__
 
 
@@ -85,14 +85,14 @@ def test_without_a_compiler_dropout_is_plain(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("afresh")
 def test_what_was_compiled_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert host.can_drop(torch.empty(1))
+    assert library.usable(torch.empty(1))
     (made,) = (tmp_path / "electra").iterdir()
     before = made.stat().st_mtime_ns
-    host._library.cache_clear()
-    assert host.can_drop(torch.empty(1)) and made.stat().st_mtime_ns == before
-    monkeypatch.setattr(host, "_processor", lambda: "another")
-    host._library.cache_clear()
-    assert host.can_drop(torch.empty(1)) and len(list((tmp_path / "electra").iterdir())) == 2
+    library._library.cache_clear()
+    assert library.usable(torch.empty(1)) and made.stat().st_mtime_ns == before
+    monkeypatch.setattr(library, "_processor", lambda: "another")
+    library._library.cache_clear()
+    assert library.usable(torch.empty(1)) and len(list((tmp_path / "electra").iterdir())) == 2
 
 
 @needs_compiler
@@ -100,4 +100,4 @@ def test_what_was_compiled_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_folder_that_cannot_be_written_to_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "electra").write_text("a file", encoding="utf-8")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert not host.can_drop(torch.empty(1))
+    assert not library.usable(torch.empty(1))

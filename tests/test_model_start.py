@@ -14,6 +14,7 @@ from torch import nn
 
 from electra.batches.sequences import unpack
 from electra.config.schema import Config, GeneratorConfig, ObjectiveConfig
+from electra.kernels.host import library
 from electra.model import layers
 from electra.model.dropout import dropout, keep_mask
 from electra.model.electra import Electra, build_model
@@ -163,6 +164,7 @@ def test_every_place_in_the_network_drops_a_pattern_of_its_own(monkeypatch: pyte
         return dropout(x, rate, keys_B)
 
     monkeypatch.setattr(layers, "dropout", watch)
+    monkeypatch.setattr(library, "_wanted", False)
     model, objective = build_model(config), build_objective(config, SPECIALS)
     batch = unpack(ragged_rows(4))
     slots = objective.plan(batch)

@@ -139,8 +139,8 @@ class TrainConfig:
     """`on`: compile the step. `auto`: on a GPU, unless fused kernels do the work of a run of less than 100,000 steps or
     15 minutes, which would be over before a minute of compiling pays. `off`: nor capture it in one CUDA graph."""
     kernels: Literal["auto", "plain"] = "auto"
-    """`auto`: fused kernels where there is a GPU and they fit. `plain`: the same, operation by operation,
-    without Triton."""
+    """`auto`: fused kernels where there is a GPU and they fit, loops in C++ on a CPU with a compiler. `plain`: the
+    same, operation by operation, without Triton and compilers."""
     recompute: Literal["auto", "on", "off"] = "auto"
     """Keep only the layers' inputs for the way back and run each layer once more there: far less memory, a third more
     work. auto: where what is kept would fill more than half of the GPU."""

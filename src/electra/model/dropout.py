@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from electra import rng
-from electra.kernels import host
+from electra.kernels.host import library
+from electra.kernels.host.dropout import Chance, drop
 
 
 def index_table(count: int, device: torch.device) -> Tensor:
@@ -45,31 +45,20 @@ def keep_mask(keys_B: Tensor, rows: int, width: int, rate: float) -> Tensor:
     return torch.stack((low_BRP, high_BRP), dim=3).flatten(2)[..., :width]
 
 
+def chance(keys_B: Tensor | None, rate: float, width: int) -> Chance | None:
+    """What a loop in C++ needs to drop as `keep_mask` does, for rows of a width; None where nothing is dropped."""
+    if keys_B is None or rate == 0.0:
+        return None
+    indices_P = index_table((width + 1) // 2, keys_B.device)
+    return Chance(keys_B.contiguous(), indices_P, rng.drop_threshold(rate), 1.0 / (1.0 - rate))
+
+
 def dropout(x: Tensor, rate: float, keys_B: Tensor | None) -> Tensor:
     """`x` with a share `rate` of each sample's elements zeroed and the rest scaled up; `x` itself without keys."""
     if keys_B is None or rate == 0.0:
         return x
-    if not torch.compiler.is_compiling() and host.can_drop(x):
-        y: Tensor = _InOnePass.apply(x, keys_B, rate)  # type: ignore[no-untyped-call]
-        return y
+    if library.usable(x) and (how := chance(keys_B, rate, x.shape[-1])):
+        return drop(x, how)
     keep = keep_mask(keys_B, x[0].numel() // x.shape[-1], x.shape[-1], rate).view(x.shape)
     # The scale is a separate factor: rounded to bf16 inside the mask it would shrink every activation by 0.16 %.
     return x * keep.to(x.dtype) * (1.0 / (1.0 - rate))
-
-
-class _InOnePass(torch.autograd.Function):
-    """The same on a CPU with a compiler; on the way back the words are drawn again instead of kept."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, keys_B: Tensor, rate: float) -> Tensor:
-        ctx.keys_B, ctx.rate = keys_B, rate
-        return _drop_once(x, keys_B, rate)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _drop_once(gradient, ctx.keys_B, ctx.rate), None, None
-
-
-def _drop_once(x: Tensor, keys_B: Tensor, rate: float) -> Tensor:
-    indices_P = index_table((x.shape[-1] + 1) // 2, x.device)
-    return host.drop(x, keys_B, indices_P, threshold=rng.drop_threshold(rate), grow=1.0 / (1.0 - rate))

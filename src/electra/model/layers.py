@@ -10,8 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.kernels import USABLE
+from electra.kernels.host import library
+from electra.kernels.host.attention import attend as attend_in_loops
+from electra.kernels.host.gelu import biased_gelu
+from electra.kernels.host.norm import add_and_norm
 from electra.model.activation import gelu
-from electra.model.dropout import dropout, site_keys
+from electra.model.dropout import chance, dropout, site_keys
 
 NORM_EPS = 1e-12  # as the released weights were trained; 1e-5 moves the logits
 
@@ -51,7 +55,10 @@ def attend(
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with one fused projection for queries, keys and values."""
+    """Multi-head self-attention with one fused projection for queries, keys and values.
+
+    On a CPU with a compiler, what happens to scores is one loop each way.
+    """
 
     def __init__(self, width: int, heads: int, rate: float) -> None:
         super().__init__()
@@ -61,14 +68,20 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x_BLD: Tensor, bias_B11L: Tensor | None, keys_B: Tensor | None) -> Tensor:
+        """(B, L, D) what the heads found, side by side: `out` is still to come."""
+        how = chance(keys_B, self.rate, x_BLD.shape[1])
+        if how is not None and library.usable(x_BLD):
+            product_BLD = F.linear(x_BLD, self.qkv.weight)
+            return attend_in_loops(product_BLD, self.qkv.bias, bias_B11L, how, heads=self.heads)
         q, k, v = self.qkv(x_BLD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        mixed_BNLH = attend(q, k, v, bias_B11L, self.rate, keys_B)
-        out_BLD: Tensor = self.out(mixed_BNLH.transpose(1, 2).flatten(2))
-        return out_BLD
+        return attend(q, k, v, bias_B11L, self.rate, keys_B).transpose(1, 2).flatten(2)
 
 
 class Layer(nn.Module):
-    """One post-norm block: attention, then feed-forward, each with dropout, residual and norm."""
+    """One post-norm block: attention, then feed-forward, each with dropout, residual and norm.
+
+    On a CPU with a compiler, what stands between products is loops, one each way.
+    """
 
     SITES = 3
 
@@ -83,10 +96,23 @@ class Layer(nn.Module):
 
     def forward(self, x_BLD: Tensor, bias_B11L: Tensor | None, keys_B: Tensor | None, site: int) -> Tensor:
         mixed = self.attention(x_BLD, bias_B11L, site_keys(keys_B, site))
-        x_BLD = self.attention_norm(x_BLD + dropout(mixed, self.rate, site_keys(keys_B, site + 1)))
-        fed = self.down(gelu(self.up(x_BLD)))
-        x_BLD = self.norm(x_BLD + dropout(fed, self.rate, site_keys(keys_B, site + 2)))
-        return x_BLD
+        x_BLD = self._end(x_BLD, mixed, self.attention.out, self.attention_norm, site_keys(keys_B, site + 1))
+        return self._end(x_BLD, self._begin(x_BLD), self.down, self.norm, site_keys(keys_B, site + 2))
+
+    def _begin(self, x_BLD: Tensor) -> Tensor:
+        """What begins the feed-forward half. In fp32 the loop gains on the way back what it loses on the way there."""
+        if library.usable(x_BLD) and torch.is_grad_enabled():
+            return biased_gelu(F.linear(x_BLD, self.up.weight), self.up.bias)
+        return gelu(self.up(x_BLD))
+
+    def _end(self, x_BLD: Tensor, inner: Tensor, last: nn.Linear, norm: Norm, keys_B: Tensor | None) -> Tensor:
+        """What ends a half: the norm of the residual and what dropout leaves of the half's last linear layer."""
+        if library.usable(x_BLD) and norm.weight.dtype == torch.float32:
+            how = chance(keys_B, self.rate, x_BLD.shape[-1])
+            weights = (last.bias, norm.weight, norm.bias)
+            return add_and_norm(x_BLD, F.linear(inner, last.weight), *weights, eps=NORM_EPS, chance=how)
+        ended_BLD: Tensor = norm(x_BLD + dropout(last(inner), self.rate, keys_B))
+        return ended_BLD
 
     def block(self) -> tuple[Tensor, ...]:
         """The weights, in the order in which the fused stack takes them."""

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from electra.batches.masking import Slots
+from electra.kernels.host import library
+from electra.kernels.host.vocabulary import judge
 from electra.model.heads import MaskedHead
 from electra.objective.corrupt import pad_vocabulary, sample
 
@@ -37,6 +39,8 @@ def foretell(
         return Words(*predict(x_ME, *padded, gold_M, keys_M))
     table_VE, bias_V = pad_vocabulary(table_VE, head.bias)
     logits_MV = head(hidden_MD, table_VE, bias_V)
+    if library.usable(logits_MV):
+        return Words(logits_MV, *judge(logits_MV, gold_M, keys_M))
     logp_MV = logits_MV.float().log_softmax(1)
     nll_M = F.nll_loss(logp_MV, gold_M, reduction="none")
     return Words(logits_MV, nll_M, None if keys_M is None else sample(logp_MV, keys_M))

@@ -7,6 +7,7 @@ from torch import nn
 
 from electra import hardware, kernels
 from electra.config.schema import Config
+from electra.kernels.host import library
 from electra.model.electra import keep_inputs_only, use_plain_operations
 from electra.model.encoder import Shape, discriminator_shape, generator_shape
 from electra.objective.base import Objective
@@ -22,6 +23,7 @@ COMPILE_FROM_STEPS, COMPILE_FROM_MINUTES = 100_000, 15.0
 def fit_model(model: nn.Module, config: Config, device: torch.device, *, rows: int) -> None:
     """Have the model computed as the settings and the machine ask, for a process's `rows` of a batch."""
     kernels.in_one_launch(config.train.kernels != "plain")
+    library.use(config.train.kernels != "plain")
     if config.train.kernels == "plain":
         use_plain_operations(model)
     if pays_to_recompute(config, device, rows):

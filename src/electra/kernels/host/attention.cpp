@@ -1,0 +1,152 @@
+// Attention around its two batched products: heads laid apart and together, and everything that happens to scores.
+
+#include <limits>
+#include <vector>
+
+#include "numbers.h"
+
+// (texts, length, parts, heads, size), with a bias for what one token has or none, as (parts, texts, heads, length, size).
+template <class T>
+static void split(const T* x, const T* bias, T* y, int64_t parts, int64_t texts, int64_t heads, int64_t length,
+                  int64_t size, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static) collapse(2)
+  for (int64_t text = 0; text < texts; text++)
+    for (int64_t place = 0; place < length; place++) {
+      const T* __restrict from = x + (text * length + place) * parts * heads * size;
+      const T* __restrict added = bias;
+      for (int64_t part = 0; part < parts; part++)
+        for (int64_t head = 0; head < heads; head++) {
+          T* __restrict to = y + (((part * texts + text) * heads + head) * length + place) * size;
+          if (!added) {
+            memcpy(to, from, size * sizeof(T));
+          } else {
+            for (int64_t i = 0; i < size; i++) to[i] = narrow<T>(wide(from[i]) + wide(added[i]));
+            added += size;
+          }
+          from += size;
+        }
+    }
+}
+
+// The way back of `split`; `sums` gets the sums over all tokens, where it is wanted.
+template <class T>
+static void join(const T* x, T* y, T* sums, int64_t parts, int64_t texts, int64_t heads, int64_t length, int64_t size,
+                 int threads) {
+  const int64_t width = parts * heads * size, count = texts * length, block = rows_of_block(count);
+  const int64_t blocks = (count + block - 1) / block;
+  std::vector<float> lines(sums ? blocks * width : 0);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t number = 0; number < blocks; number++) {
+    for (int64_t row = number * block; row < count && row < (number + 1) * block; row++) {
+      const int64_t text = row / length, place = row % length;
+      for (int64_t chunk = 0; chunk < parts * heads; chunk++) {
+        const int64_t part = chunk / heads, head = chunk % heads;
+        const T* __restrict from = x + (((part * texts + text) * heads + head) * length + place) * size;
+        T* __restrict to = y + row * width + chunk * size;
+        memcpy(to, from, size * sizeof(T));
+        if (sums) {
+          float* __restrict line = lines.data() + number * width + chunk * size;
+          for (int64_t i = 0; i < size; i++) line[i] += wide(from[i]);
+        }
+      }
+    }
+  }
+  if (sums) sum_lines(lines.data(), blocks, width, width, sums);
+}
+
+// Scores become shares: scaled, biased, through the softmax, dropped. `kept` gets them before dropout, with a minus
+// sign where they were dropped. The bias of a text lies `of_text` after that before it, that of a row `of_row`.
+template <class T>
+static void share(T* scores, T* kept, const T* bias, int64_t of_text, int64_t of_row, Chance chance, float scale,
+                  int64_t texts, int64_t heads, int64_t length, int threads) {
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<float> lines(2 * length);
+    float* const __restrict factor = lines.data();
+    float* const __restrict score = lines.data() + length;
+#pragma omp for schedule(static)
+    for (int64_t line = 0; line < texts * heads * length; line++) {
+      const int64_t text = line / (heads * length), row = line % (heads * length);
+      T* __restrict from = scores + line * length;
+      float top = -std::numeric_limits<float>::infinity();
+      if (bias) {
+        const T* __restrict added = bias + text * of_text + row % length * of_row;
+#pragma omp simd reduction(max : top)
+        for (int64_t i = 0; i < length; i++) {
+          score[i] = wide(from[i]) * scale + wide(added[i]);
+          top = score[i] > top ? score[i] : top;
+        }
+      } else {
+#pragma omp simd reduction(max : top)
+        for (int64_t i = 0; i < length; i++) {
+          score[i] = wide(from[i]) * scale;
+          top = score[i] > top ? score[i] : top;
+        }
+      }
+      float total = 0.0f;
+#pragma omp simd reduction(+ : total)
+      for (int64_t i = 0; i < length; i++) {
+        score[i] = exp_below(score[i] - top);
+        total += score[i];
+      }
+      const float inverse = 1.0f / total;
+      chance.factors(text, row, length, factor);
+      T* __restrict keep = kept + line * length;
+      for (int64_t i = 0; i < length; i++) {
+        const T one = narrow<T>(score[i] * inverse);
+        keep[i] = factor[i] > 0.0f ? one : minus(one);
+        from[i] = narrow<T>(wide(one) * factor[i]);
+      }
+    }
+  }
+}
+
+// The gradient of the dropped shares becomes that of the scores, in place; `shares` gets the dropped shares again.
+template <class T>
+static void share_back(T* gradient, const T* kept, T* shares, float grow, float scale, int64_t lines, int64_t length,
+                       int threads) {
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<float> numbers(2 * length);
+    float* const __restrict plain = numbers.data();
+    float* const __restrict back = numbers.data() + length;
+#pragma omp for schedule(static)
+    for (int64_t line = 0; line < lines; line++) {
+      T* __restrict g = gradient + line * length;
+      const T* __restrict from = kept + line * length;
+      T* __restrict to = shares + line * length;
+      float along = 0.0f;
+#pragma omp simd reduction(+ : along)
+      for (int64_t i = 0; i < length; i++) {
+        const float one = wide(from[i]), factor = one < 0.0f ? 0.0f : grow;
+        plain[i] = one < 0.0f ? -one : one;
+        back[i] = wide(g[i]) * factor;
+        along += plain[i] * back[i];
+        to[i] = narrow<T>(plain[i] * factor);
+      }
+      for (int64_t i = 0; i < length; i++) g[i] = narrow<T>(plain[i] * (back[i] - along) * scale);
+    }
+  }
+}
+
+#define ATTENTION(KIND, T)                                                                                          \
+  extern "C" void split_##KIND(const T* x, const T* bias, T* y, int64_t parts, int64_t texts, int64_t heads,       \
+                               int64_t length, int64_t size, int64_t threads) {                                     \
+    split(x, bias, y, parts, texts, heads, length, size, (int)threads);                                             \
+  }                                                                                                                 \
+  extern "C" void join_##KIND(const T* x, T* y, T* sums, int64_t parts, int64_t texts, int64_t heads,              \
+                              int64_t length, int64_t size, int64_t threads) {                                      \
+    join(x, y, sums, parts, texts, heads, length, size, (int)threads);                                              \
+  }                                                                                                                 \
+  extern "C" void share_##KIND(T* scores, T* kept, const T* bias, int64_t of_text, int64_t of_row,                 \
+                               const uint32_t* keys, const uint32_t* indices, int64_t threshold, float grow,       \
+                               float scale, int64_t texts, int64_t heads, int64_t length, int64_t threads) {        \
+    share(scores, kept, bias, of_text, of_row, Chance{keys, indices, threshold, grow}, scale, texts, heads, length, \
+          (int)threads);                                                                                            \
+  }                                                                                                                 \
+  extern "C" void share_back_##KIND(T* gradient, const T* kept, T* shares, float grow, float scale, int64_t lines, \
+                                    int64_t length, int64_t threads) {                                              \
+    share_back(gradient, kept, shares, grow, scale, lines, length, (int)threads);                                   \
+  }
+ATTENTION(float32, float)
+ATTENTION(bfloat16, uint16_t)

@@ -1,0 +1,117 @@
+// What ends half a layer, in one pass each way: a product's bias, dropout, the residual sum and its norm.
+
+#include <cmath>
+#include <vector>
+
+#include "numbers.h"
+
+// `kept` gets the sum and `facts` its mean and inverse deviation, row by row, for the way back; both or none.
+template <class T>
+static void norm(const T* x, const T* product, const T* bias, const float* scale, const float* shift, T* y, T* kept,
+                 float* facts, Chance chance, float eps, int64_t texts, int64_t rows, int64_t width, int threads) {
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<float> lines(2 * width);
+    float* const __restrict factor = lines.data();
+    float* const __restrict sum = lines.data() + width;
+    std::vector<T> spare(width);
+#pragma omp for schedule(static)
+    for (int64_t line = 0; line < texts * rows; line++) {
+      const T* __restrict from = x + line * width;
+      const T* __restrict branch = product + line * width;
+      const T* __restrict added = bias;
+      chance.factors(line / rows, line % rows, width, factor);
+      T* __restrict keep = kept ? kept + line * width : spare.data();
+      // Rounded once, to what the way back will read; mean and deviation are of the rounded numbers.
+      float total = 0.0f;
+#pragma omp simd reduction(+ : total)
+      for (int64_t i = 0; i < width; i++) {
+        keep[i] = narrow<T>(wide(from[i]) + (wide(branch[i]) + wide(added[i])) * factor[i]);
+        sum[i] = wide(keep[i]);
+        total += sum[i];
+      }
+      const float mean = total / (float)width;
+      float squares = 0.0f;
+#pragma omp simd reduction(+ : squares)
+      for (int64_t i = 0; i < width; i++) squares += (sum[i] - mean) * (sum[i] - mean);
+      const float inverse = 1.0f / std::sqrt(squares / (float)width + eps);
+      T* __restrict to = y + line * width;
+      for (int64_t i = 0; i < width; i++) to[i] = narrow<T>((sum[i] - mean) * inverse * scale[i] + shift[i]);
+      if (kept) {
+        facts[2 * line] = mean;
+        facts[2 * line + 1] = inverse;
+      }
+    }
+  }
+}
+
+// `dx` and `d_product` may be the same array where nothing is dropped.
+template <class T>
+static void norm_back(const T* gradient, const T* kept, const float* facts, const float* scale, T* dx, T* d_product,
+                      T* d_bias, float* d_scale, float* d_shift, Chance chance, int64_t texts, int64_t rows,
+                      int64_t width, int threads) {
+  const int64_t count = texts * rows, block = rows_of_block(count), blocks = (count + block - 1) / block;
+  std::vector<float> sums(blocks * 3 * width);
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<float> lines(3 * width);
+    float* const __restrict factor = lines.data();
+    float* const __restrict grown = lines.data() + width;
+    float* const __restrict normal = lines.data() + 2 * width;
+#pragma omp for schedule(static)
+    for (int64_t part = 0; part < blocks; part++) {
+      float* const __restrict of_bias = sums.data() + part * 3 * width;
+      float* const __restrict of_scale = of_bias + width;
+      float* const __restrict of_shift = of_scale + width;
+      for (int64_t line = part * block; line < count && line < (part + 1) * block; line++) {
+        const T* __restrict g = gradient + line * width;
+        const T* __restrict s = kept + line * width;
+        const float mean = facts[2 * line], inverse = facts[2 * line + 1];
+        float total = 0.0f, along = 0.0f;
+#pragma omp simd reduction(+ : total, along)
+        for (int64_t i = 0; i < width; i++) {
+          const float back = wide(g[i]);
+          normal[i] = (wide(s[i]) - mean) * inverse;
+          grown[i] = back * scale[i];
+          total += grown[i];
+          along += grown[i] * normal[i];
+          of_scale[i] += back * normal[i];
+          of_shift[i] += back;
+        }
+        total /= (float)width;
+        along /= (float)width;
+        chance.factors(line / rows, line % rows, width, factor);
+        T* const to = dx + line * width;
+        T* const to_product = d_product + line * width;
+#pragma omp simd
+        for (int64_t i = 0; i < width; i++) {
+          const float back = (grown[i] - total - normal[i] * along) * inverse, branch = back * factor[i];
+          to[i] = narrow<T>(back);
+          to_product[i] = narrow<T>(branch);
+          of_bias[i] += branch;
+        }
+      }
+    }
+  }
+  sum_lines(sums.data(), blocks, 3 * width, width, d_bias);
+  sum_lines(sums.data() + width, blocks, 3 * width, width, d_scale);
+  sum_lines(sums.data() + 2 * width, blocks, 3 * width, width, d_shift);
+}
+
+#define NORM(KIND, T)                                                                                                 \
+  extern "C" void norm_##KIND(const T* x, const T* product, const T* bias, const float* scale, const float* shift,   \
+                              T* y, T* kept, float* facts, const uint32_t* keys, const uint32_t* indices,            \
+                              int64_t threshold, float grow, float eps, int64_t texts, int64_t rows, int64_t width,  \
+                              int64_t threads) {                                                                      \
+    norm(x, product, bias, scale, shift, y, kept, facts, Chance{keys, indices, threshold, grow}, eps, texts, rows,    \
+         width, (int)threads);                                                                                        \
+  }                                                                                                                   \
+  extern "C" void norm_back_##KIND(const T* gradient, const T* kept, const float* facts, const float* scale, T* dx,  \
+                                   T* d_product, T* d_bias, float* d_scale, float* d_shift, const uint32_t* keys,    \
+                                   const uint32_t* indices, int64_t threshold, float grow, int64_t texts,            \
+                                   int64_t rows, int64_t width, int64_t threads) {                                    \
+    norm_back(gradient, kept, facts, scale, dx, d_product, d_bias, d_scale, d_shift,                                  \
+              Chance{keys, indices, threshold, grow}, texts, rows, width, (int)threads);                              \
+  }
+NORM(float32, float)
+NORM(bfloat16, uint16_t)
