@@ -25,10 +25,8 @@ HEAD = 64
 LONGEST = 128
 """Tokens of a sequence that one block holds."""
 TILE = LONGEST * HEAD * 2
-_OLDEST, _HOPPER = (
-    8,
-    9,
-)  # the first with bf16 products and copies that do not wait; the one with products of warp groups
+_OLDEST = 8  # the first generation with bf16 products and copies that do not wait
+_HOPPER = 9  # the one with products of warp groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,24 +30,16 @@ def add_and_norm(
     """The norm of `x` and what dropout leaves of a product and its bias; scale and shift are fp32."""
     given = (x_BLD, product_BLD, bias_D, scale_D, shift_D)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
-        y_BLD: Tensor = _AddAndNorm.apply(*given, eps, chance)  # type: ignore[no-untyped-call]
+        y_BLD: Tensor = _AddAndNorm.apply(eps, chance, *given)  # type: ignore[no-untyped-call]
         return y_BLD
-    return _forward(*given, eps, chance, keep=False)[0]
+    return _forward(given, eps, chance, keep=False)[0]
 
 
 class _AddAndNorm(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x_BLD: Tensor,
-        product_BLD: Tensor,
-        bias_D: Tensor,
-        scale_D: Tensor,
-        shift_D: Tensor,
-        eps: float,
-        chance: Chance | None,
-    ) -> Tensor:
-        y_BLD, *kept = _forward(x_BLD, product_BLD, bias_D, scale_D, shift_D, eps, chance, keep=True)
+    def forward(ctx: Any, eps: float, chance: Chance | None, *given: Tensor) -> Tensor:
+        y_BLD, *kept = _forward(given, eps, chance, keep=True)
+        *_, scale_D, _ = given
         ctx.save_for_backward(*kept, scale_D)
         ctx.chance = chance
         return y_BLD
@@ -64,24 +56,16 @@ class _AddAndNorm(torch.autograd.Function):
         found = (dx_BLD, d_product_BLD, d_bias_D, d_scale_D, d_shift_D)
         given = (gradient_BLD, sum_BLD, facts_BL2, scale_D.contiguous())
         call("norm_back", sum_BLD.dtype, *given, *found, *words(ctx.chance), *sum_BLD.shape)
-        return *found, None, None
+        return None, None, *found
 
 
 def _forward(
-    x_BLD: Tensor,
-    product_BLD: Tensor,
-    bias_D: Tensor,
-    scale_D: Tensor,
-    shift_D: Tensor,
-    eps: float,
-    chance: Chance | None,
-    *,
-    keep: bool,
+    given: tuple[Tensor, ...], eps: float, chance: Chance | None, *, keep: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The norm, and for the way back the sum it was taken of, with each row's mean and inverse deviation."""
-    given = [tensor.contiguous() for tensor in (x_BLD, product_BLD, bias_D, scale_D, shift_D)]
-    y_BLD = torch.empty_like(given[0])
-    sum_BLD = torch.empty_like(y_BLD) if keep else None
-    facts_BL2 = scale_D.new_empty(*x_BLD.shape[:2], 2) if keep else None
-    call("norm", x_BLD.dtype, *given, y_BLD, sum_BLD, facts_BL2, *words(chance), eps, *x_BLD.shape)
+    x_BLD, *weights = (tensor.contiguous() for tensor in given)
+    y_BLD = torch.empty_like(x_BLD)
+    sum_BLD = torch.empty_like(x_BLD) if keep else None
+    facts_BL2 = x_BLD.new_empty(*x_BLD.shape[:2], 2, dtype=torch.float32) if keep else None
+    call("norm", x_BLD.dtype, x_BLD, *weights, y_BLD, sum_BLD, facts_BL2, *words(chance), eps, *x_BLD.shape)
     return y_BLD, sum_BLD, facts_BL2
