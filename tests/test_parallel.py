@@ -185,16 +185,19 @@ def test_promise_12_nan_on_one_changes_neither(tmp_path: Path, data: Path) -> No
 @pytest.mark.slow
 def test_promise_13_torchrun_starts_again_after_a_lost_process(tmp_path: Path, data: Path, together: Path) -> None:
     """`kill -9` of one of the two: torchrun ends the other, starts both again, and the run ends as if nothing was."""
-    for attempt in ("first", "second"):  # torchrun itself failed to start again once in 39 runs, cause unknown
+    lost = "electra: error: process 0 lost another one: "
+    # torchrun itself failed to start again once in 39 runs, cause unknown. It looks every tenth of a second, and on a
+    # busy machine may end process 0 before that has said what it saw.
+    for attempt in ("first", "second"):
         out = tmp_path / attempt
         code, said, took_s = lose_one_process(data, out)
-        if code == 0:
+        if code == 0 and lost in said:
             break
         print(f"{attempt} attempt: torchrun ended with {code}: {said}")
     assert code == 0, said
     assert took_s < 60
     assert "resuming at step 5" in said or "resuming at step 10" in said
-    assert "electra: error: process 0 lost another one: " in said, "one line, no traceback of ours"
+    assert lost in said, "one line, no traceback of ours"
     assert weights(out) == weights(together) and diary(out) == diary(together)
 
 
