@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from electra import rng
 from electra.kernels.host import library
+from electra.kernels.host.words import mix_words
 from electra.model.dropout import dropout
 
 KEYS = (-(2**31), 2**31 - 1, 0, -1, 123456789)
@@ -32,6 +34,16 @@ def there_and_back(x: Tensor, rate: float, keys_B: Tensor, incoming: Tensor) -> 
     y = dropout(source, rate, keys_B)
     assert ("OnePass" in type(y.grad_fn).__name__) == library.usable(x)
     return y.detach(), torch.autograd.grad(y, source, incoming)[0]
+
+
+@needs_compiler
+@given(numbers=st.lists(st.integers(-(2**31), 2**31 - 1), max_size=40))
+def test_words_mixed_in_one_pass_are_the_plain_ones(numbers: list[int]) -> None:
+    words = torch.tensor(numbers, dtype=torch.int32)
+    mixed = mix_words(words.repeat(2)[::2])  # not side by side
+    assert mixed is not None and rng.mix_on_cpu is mix_words
+    assert mixed.tolist() == rng.mix(words.repeat(2)[::2].numpy().copy()).tolist()
+    assert mix_words(words.long()) is None
 
 
 @needs_compiler

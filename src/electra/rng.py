@@ -26,12 +26,18 @@ def derive(*address: int | str) -> int:
 
 mix_on_gpu: Callable[[Any], Any] | None = None
 """`mix` of torch tensors in one launch instead of eleven; `electra.kernels` puts it here where it can."""
+mix_on_cpu: Callable[[Any], Any] | None = None
+"""The same on a CPU, in one loop; gives None where that does not run."""
 
 
 def mix(x: Any) -> Any:
     """Avalanche every bit of int32 words (the `lowbias32` permutation)."""
-    if mix_on_gpu is not None and getattr(x, "is_cuda", False) and not _compiling():
-        return mix_on_gpu(x)
+    on_gpu = getattr(x, "is_cuda", None)  # of torch's alone
+    fast = None if on_gpu is None else mix_on_gpu if on_gpu else mix_on_cpu
+    if fast is not None and not _compiling():
+        mixed = fast(x)
+        if mixed is not None:
+            return mixed
     x = x ^ _shifted(x, 16)
     x *= _M1
     x ^= _shifted(x, 15)

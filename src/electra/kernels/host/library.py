@@ -23,7 +23,7 @@ OPTIONS = (
     # Half as wide unless told: g++ fears for the clock, which torch's own loops slow down anyway.
     *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()),
 )  # fmt: skip
-TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int32: "int32"}
 
 
 _wanted = True
