@@ -14,7 +14,7 @@ from torch import Tensor
 
 from electra import rng
 from electra.kernels.host import library
-from electra.kernels.host.words import mix_words
+from electra.kernels.host.words import fold_words
 from electra.model.dropout import dropout
 
 KEYS = (-(2**31), 2**31 - 1, 0, -1, 123456789)
@@ -37,13 +37,14 @@ def there_and_back(x: Tensor, rate: float, keys_B: Tensor, incoming: Tensor) -> 
 
 
 @needs_compiler
-@given(numbers=st.lists(st.integers(-(2**31), 2**31 - 1), max_size=40))
-def test_words_mixed_in_one_pass_are_the_plain_ones(numbers: list[int]) -> None:
-    words = torch.tensor(numbers, dtype=torch.int32)
-    mixed = mix_words(words.repeat(2)[::2])  # not side by side
-    assert mixed is not None and rng.mix_on_cpu is mix_words
-    assert mixed.tolist() == rng.mix(words.repeat(2)[::2].numpy().copy()).tolist()
-    assert mix_words(words.long()) is None
+@given(numbers=st.lists(st.integers(-(2**31), 2**31 - 1), max_size=40), place=st.integers(0, 5_000_000))
+def test_words_mixed_in_one_pass_are_the_plain_ones(numbers: list[int], place: int) -> None:
+    words = torch.tensor(numbers, dtype=torch.int32).repeat(2)[::2]  # not side by side
+    plain = words.numpy().copy()
+    assert rng.fold_on_cpu is fold_words and fold_words(words, 0, 0) is not None
+    assert rng.mix(words).tolist() == rng.mix(plain).tolist()
+    assert rng.fold(words, place).tolist() == rng.fold(plain, place).tolist()
+    assert words.tolist() == plain.tolist() and fold_words(words.long(), 0, 0) is None
 
 
 @needs_compiler

@@ -26,24 +26,29 @@ def derive(*address: int | str) -> int:
 
 mix_on_gpu: Callable[[Any], Any] | None = None
 """`mix` of torch tensors in one launch instead of eleven; `electra.kernels` puts it here where it can."""
-mix_on_cpu: Callable[[Any], Any] | None = None
-"""The same on a CPU, in one loop; gives None where that does not run."""
+fold_on_cpu: Callable[[Any, int, int], Any] | None = None
+"""mix(x ^ before) + after of torch tensors on a CPU, in one loop; gives None where that does not run."""
 
 
 def mix(x: Any) -> Any:
     """Avalanche every bit of int32 words (the `lowbias32` permutation)."""
-    on_gpu = getattr(x, "is_cuda", None)  # of torch's alone
-    fast = None if on_gpu is None else mix_on_gpu if on_gpu else mix_on_cpu
-    if fast is not None and not _compiling():
-        mixed = fast(x)
-        if mixed is not None:
-            return mixed
+    if mix_on_gpu is not None and getattr(x, "is_cuda", False) and not _compiling():
+        return mix_on_gpu(x)
+    found = _in_one_loop(x, 0, 0)
+    if found is not None:
+        return found
     x = x ^ _shifted(x, 16)
     x *= _M1
     x ^= _shifted(x, 15)
     x *= _M2
     x ^= _shifted(x, 16)
     return x
+
+
+def _in_one_loop(x: Any, before: Any, after: int) -> Any:
+    """mix(x ^ before) + after, where a CPU has a loop for it."""
+    here = fold_on_cpu is not None and isinstance(before, int) and getattr(x, "is_cpu", False)
+    return fold_on_cpu(x, before, after) if here and fold_on_cpu is not None and not _compiling() else None
 
 
 def _compiling() -> bool:
@@ -67,7 +72,11 @@ def address(data: Any) -> Any:
 
 def fold(key: Any, data: Any) -> Any:
     """The child key of `key` at `data`; either may be an array of int32 words."""
-    word = key ^ address(data)
+    place = address(data)
+    found = _in_one_loop(key, place, _GOLDEN)
+    if found is not None:
+        return found
+    word = key ^ place
     return _signed(_mix_int(word) + _GOLDEN) if isinstance(word, int) else mix(word) + _GOLDEN
 
 

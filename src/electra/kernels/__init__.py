@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from electra import rng
-from electra.kernels.host.words import mix_words
+from electra.kernels.host.words import fold_words
 
 
 def missing() -> str:
@@ -50,5 +50,5 @@ def one_launch(x: Tensor) -> bool:
     return rng.mix_on_gpu is not None and x.is_cuda and not torch.compiler.is_compiling()
 
 
-rng.mix_on_cpu = mix_words
+rng.fold_on_cpu = fold_words
 in_one_launch()

@@ -56,9 +56,9 @@ static void join(const T* x, T* y, T* sums, int64_t parts, int64_t texts, int64_
 
 // Scores become shares: scaled, biased, through the softmax, dropped. `kept` gets them before dropout, with a minus
 // sign where they were dropped. The bias of a text lies `of_text` after that before it, that of a row `of_row`.
-template <class T>
+template <class T, class Length>
 static void share(T* scores, T* kept, const T* bias, int64_t of_text, int64_t of_row, Chance chance, float scale,
-                  int64_t texts, int64_t heads, int64_t length, int threads) {
+                  int64_t texts, int64_t heads, Length length, int threads) {
 #pragma omp parallel num_threads(threads)
   {
     std::vector<float> lines(2 * length);
@@ -102,8 +102,8 @@ static void share(T* scores, T* kept, const T* bias, int64_t of_text, int64_t of
 }
 
 // The gradient of the dropped shares becomes that of the scores, in place; `shares` gets the dropped shares again.
-template <class T>
-static void share_back(T* gradient, const T* kept, T* shares, float grow, float scale, int64_t lines, int64_t length,
+template <class T, class Length>
+static void share_back(T* gradient, const T* kept, T* shares, float grow, float scale, int64_t lines, Length length,
                        int threads) {
 #pragma omp parallel num_threads(threads)
   {
@@ -141,12 +141,16 @@ static void share_back(T* gradient, const T* kept, T* shares, float grow, float 
   extern "C" void share_##KIND(T* scores, T* kept, const T* bias, int64_t of_text, int64_t of_row,                 \
                                const uint32_t* keys, const uint32_t* indices, int64_t threshold, float grow,       \
                                float scale, int64_t texts, int64_t heads, int64_t length, int64_t threads) {        \
-    share(scores, kept, bias, of_text, of_row, Chance{keys, indices, threshold, grow}, scale, texts, heads, length, \
-          (int)threads);                                                                                            \
+    with_width(length, [=](auto known) {                                                                            \
+      share(scores, kept, bias, of_text, of_row, Chance{keys, indices, threshold, grow}, scale, texts, heads, known, \
+            (int)threads);                                                                                          \
+    });                                                                                                             \
   }                                                                                                                 \
   extern "C" void share_back_##KIND(T* gradient, const T* kept, T* shares, float grow, float scale, int64_t lines, \
                                     int64_t length, int64_t threads) {                                              \
-    share_back(gradient, kept, shares, grow, scale, lines, length, (int)threads);                                   \
+    with_width(length, [=](auto known) {                                                                            \
+      share_back(gradient, kept, shares, grow, scale, lines, known, (int)threads);                                  \
+    });                                                                                                             \
   }
 ATTENTION(float32, float)
 ATTENTION(bfloat16, uint16_t)

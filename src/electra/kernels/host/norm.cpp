@@ -6,9 +6,9 @@
 #include "numbers.h"
 
 // `kept` gets the sum and `facts` its mean and inverse deviation, row by row, for the way back; both or none.
-template <class T>
+template <class T, class Width>
 static void norm(const T* x, const T* product, const T* bias, const float* scale, const float* shift, T* y, T* kept,
-                 float* facts, Chance chance, float eps, int64_t texts, int64_t rows, int64_t width, int threads) {
+                 float* facts, Chance chance, float eps, int64_t texts, int64_t rows, Width width, int threads) {
 #pragma omp parallel num_threads(threads)
   {
     std::vector<float> lines(2 * width);
@@ -46,10 +46,10 @@ static void norm(const T* x, const T* product, const T* bias, const float* scale
 }
 
 // `dx` and `d_product` may be the same array where nothing is dropped.
-template <class T>
+template <class T, class Width>
 static void norm_back(const T* gradient, const T* kept, const float* facts, const float* scale, T* dx, T* d_product,
                       T* d_bias, float* d_scale, float* d_shift, Chance chance, int64_t texts, int64_t rows,
-                      int64_t width, int threads) {
+                      Width width, int threads) {
   const int64_t count = texts * rows, block = rows_of_block(count), blocks = (count + block - 1) / block;
   std::vector<float> sums(blocks * 3 * width);
 #pragma omp parallel num_threads(threads)
@@ -103,15 +103,19 @@ static void norm_back(const T* gradient, const T* kept, const float* facts, cons
                               T* y, T* kept, float* facts, const uint32_t* keys, const uint32_t* indices,            \
                               int64_t threshold, float grow, float eps, int64_t texts, int64_t rows, int64_t width,  \
                               int64_t threads) {                                                                      \
-    norm(x, product, bias, scale, shift, y, kept, facts, Chance{keys, indices, threshold, grow}, eps, texts, rows,    \
-         width, (int)threads);                                                                                        \
+    with_width(width, [=](auto known) {                                                                               \
+      norm(x, product, bias, scale, shift, y, kept, facts, Chance{keys, indices, threshold, grow}, eps, texts, rows,  \
+           known, (int)threads);                                                                                      \
+    });                                                                                                               \
   }                                                                                                                   \
   extern "C" void norm_back_##KIND(const T* gradient, const T* kept, const float* facts, const float* scale, T* dx,  \
                                    T* d_product, T* d_bias, float* d_scale, float* d_shift, const uint32_t* keys,    \
                                    const uint32_t* indices, int64_t threshold, float grow, int64_t texts,            \
                                    int64_t rows, int64_t width, int64_t threads) {                                    \
-    norm_back(gradient, kept, facts, scale, dx, d_product, d_bias, d_scale, d_shift,                                  \
-              Chance{keys, indices, threshold, grow}, texts, rows, width, (int)threads);                              \
+    with_width(width, [=](auto known) {                                                                               \
+      norm_back(gradient, kept, facts, scale, dx, d_product, d_bias, d_scale, d_shift,                                \
+                Chance{keys, indices, threshold, grow}, texts, rows, known, (int)threads);                            \
+    });                                                                                                               \
   }
 NORM(float32, float)
 NORM(bfloat16, uint16_t)

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 static inline uint32_t bits_of(float x) {
   uint32_t word;
@@ -73,7 +74,8 @@ struct Chance {
 
   // What the elements of a row are multiplied by: `grow` or 0. Multiplied rather than left out: without a branch, and
   // what is not finite is not hidden.
-  void factors(int64_t text, int64_t row, int64_t width, float* __restrict to) const {
+  template <class Width>
+  void factors(int64_t text, int64_t row, Width width, float* __restrict to) const {
     if (!keys) {
       for (int64_t i = 0; i < width; i++) to[i] = 1.0f;
       return;
@@ -111,5 +113,16 @@ static void sum_lines(const float* __restrict lines, int64_t count, int64_t stri
     for (int64_t line = 0; line < count; line++)
       for (int64_t i = 0; i < columns; i++) total[i] += lines[line * stride + first + i];
     for (int64_t i = 0; i < columns; i++) to[first + i] = narrow<T>(total[i]);
+  }
+}
+
+// Calls `work` with the width, as a constant where it is one of the usual: short rows then have no loops' ends to tidy.
+template <class Work>
+static inline void with_width(int64_t width, Work work) {
+  switch (width) {
+    case 64: return work(std::integral_constant<int64_t, 64>());
+    case 128: return work(std::integral_constant<int64_t, 128>());
+    case 256: return work(std::integral_constant<int64_t, 256>());
+    default: return work(width);
   }
 }
