@@ -95,7 +95,7 @@ def main() -> None:
     from electra.batches.sequences import unpack
     from electra.bench.ours import CLS, MASK, SEP, random_rows
     from electra.config.load import load
-    from electra.kernels import attention, feed, narrow
+    from electra.kernels import native
     from electra.kernels.adamw import Groups, adamw
     from electra.kernels.hashing import mix_words
     from electra.model import electra, encoder, heads, layers
@@ -107,8 +107,7 @@ def main() -> None:
     Tensor.is_cuda = property(lambda self: True)  # type: ignore[assignment,method-assign]
     for place in (encoder.Encoder, layers.Embeddings, heads.DetectionHead, heads.MaskedHead):
         place.fused = True
-    for module in (attention, feed, narrow):
-        module.can_run = lambda like, kernel: False  # those in CUDA: `test_kernels_native`
+    native.can_run = lambda like, kernel: False  # those in CUDA: `test_kernels_native`
     rng.mix_on_gpu = mix_words
     config = load(sys.argv[2], overrides=[*sys.argv[3:], "model.layers=1", "model.vocab_size=2048"])
     model = electra.build_model(config)

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -33,11 +35,29 @@ struct Block {
   struct Gate {
     std::atomic<int> opened;
     int expected;  // its one user's
+    std::mutex alone;
+    std::vector<std::function<void()>> coming;  // copies that somebody has yet to wait for
   } gates[32];  // by the place in shared memory
   u32 box[32][32][8];  // of each warp: what each lane shows the others
 };
 static thread_local Dimensions threadIdx, blockIdx, gridDim;
 static thread_local Block* block;
+
+// What the chip does by itself it may do at once or as late as may be. A coin decides, so that a missing wait shows.
+static thread_local u32 coins;
+static inline bool later() {
+  coins ^= coins << 13;
+  coins ^= coins >> 17;
+  coins ^= coins << 5;
+  return coins & 1;
+}
+typedef std::vector<std::function<void()>> Pending;
+static thread_local Pending leaving;                // copies out of shared memory
+static thread_local std::vector<Pending> products;  // by the group that ends with `end_product`; the last is open
+static inline void do_all(Pending& pending) {
+  for (auto& one : pending) one();
+  pending.clear();
+}
 
 static inline int own_lane() { return threadIdx.x & 31; }
 static inline u32 (*own_box())[8] { return block->box[threadIdx.x / 32]; }
@@ -128,7 +148,6 @@ static inline void write4(u32 to, const u32 r[4]) {
 }
 static inline void sync_group(int group) { block->groups[group]->arrive_and_wait(); }
 
-// Copies that the chip makes by itself are made at once, by the thread that asks for them.
 struct Map {
   char* base;
   long texts, rows, columns, stride, box;  // a text's rows; the stride in bytes; how many rows a box has
@@ -141,7 +160,14 @@ static inline void make_gate(void* gate) {
 }
 static inline void expect(void* gate, int bytes) { gate_at(gate).expected = bytes; }
 static inline void wait_at(void* gate, int turn) {
-  while ((gate_at(gate).opened & 1) == turn) std::this_thread::yield();
+  Block::Gate& own = gate_at(gate);
+  while ((own.opened & 1) == turn) {
+    {
+      std::lock_guard<std::mutex> held(own.alone);
+      do_all(own.coming);
+    }
+    std::this_thread::yield();
+  }
 }
 // An element of a box in memory, if there is one, and in shared memory.
 static inline char* outside(const Map& map, int text, int row, int column) {
@@ -153,32 +179,51 @@ static inline char* inside(const char* tile, int row, int column) {
   return block->memory + (here ^ ((here >> 7 & 7) << 4));
 }
 static inline void bring(char* to, const Map& map, int text, int row, int column, void* gate) {
-  const u16 nothing = 0;
-  for (int r = 0; r < map.box; r++)
-    for (int c = 0; c < 64; c++) {
-      const char* from = outside(map, text, row + r, column + c);
-      memcpy(inside(to, r, c), from ? from : (const char*)&nothing, 2);
-    }
   Block::Gate& own = gate_at(gate);
-  own.expected -= map.box * 128;
-  if (own.expected == 0) own.opened++;
+  auto copy = [=, &own] {
+    const u16 nothing = 0;
+    for (int r = 0; r < map.box; r++)
+      for (int c = 0; c < 64; c++) {
+        const char* from = outside(map, text, row + r, column + c);
+        memcpy(inside(to, r, c), from ? from : (const char*)&nothing, 2);
+      }
+    own.expected -= map.box * 128;
+    if (own.expected == 0) own.opened++;
+  };
+  std::lock_guard<std::mutex> held(own.alone);
+  if (later()) own.coming.push_back(copy);
+  else copy();
 }
 static inline void take(const char* from, const Map& map, int text, int row, int column) {
-  for (int r = 0; r < map.box; r++)
-    for (int c = 0; c < 64; c++)
-      if (char* to = outside(map, text, row + r, column + c)) memcpy(to, inside(from, r, c), 2);
+  leaving.push_back([=] {
+    for (int r = 0; r < map.box; r++)
+      for (int c = 0; c < 64; c++)
+        if (char* to = outside(map, text, row + r, column + c)) memcpy(to, inside(from, r, c), 2);
+  });
+  if (!later()) do_all(leaving);
 }
-static inline void taken() {}
-static inline void arrived() {}
+static inline void taken() { do_all(leaving); }
+static inline void arrived() { do_all(leaving); }
 
 // A warp group's product reads tiles itself. Eight rows of 128 bytes lie together, the next eight 1024 bytes further, and
 // units of 16 bytes are turned about by the bits above a row's.
 static inline void seen_by_engines() {}
 template <int N>
 static inline void begin_product(float (&c)[N][4]) {}
-static inline void end_product() {}
+// All groups of products but the last ones are made.
+static inline void make_products(size_t but) {
+  size_t made = products.size() > but + 1 ? products.size() - 1 - but : 0;
+  for (size_t i = 0; i < made; i++) do_all(products[i]);
+  products.erase(products.begin(), products.begin() + made);
+}
+static inline void end_product() {
+  products.emplace_back();
+  if (!later()) make_products(0);
+}
 template <int LATER, int N>
-static inline void have(float (&c)[N][4]) {}
+static inline void have(float (&c)[N][4]) {
+  make_products(LATER);
+}
 typedef unsigned long long Tile;
 static inline Tile tile_at(const char* p, int stripe) { return place_of(p) >> 4 | (Tile)stripe << 32; }
 static inline float of_tile(Tile tile, int row, int column) {
@@ -189,38 +234,44 @@ static inline float of_tile(Tile tile, int row, int column) {
 }
 template <class A, class B>
 static inline void add_all(float (*c)[4], int outputs, A a, B b) {
-  int warp = threadIdx.x / 32 % 4, lane = own_lane();
-  for (int n = 0; n < outputs / 8; n++)
-    for (int i = 0; i < 4; i++) {
-      double total = c[n][i];
-      int row = lane / 4 + i / 2 * 8, column = n * 8 + (lane & 3) * 2 + i % 2;
-      for (int k = 0; k < 16; k++) total += (double)a(warp * 16, row, k) * b(column, k);
-      c[n][i] = (float)total;
-    }
+  products.back().push_back([=] {
+    int warp = threadIdx.x / 32 % 4, lane = own_lane();
+    for (int n = 0; n < outputs / 8; n++)
+      for (int i = 0; i < 4; i++) {
+        double total = c[n][i];
+        int row = lane / 4 + i / 2 * 8, column = n * 8 + (lane & 3) * 2 + i % 2;
+        for (int k = 0; k < 16; k++) total += (double)a(warp * 16, row, k) * b(column, k);
+        c[n][i] = (float)total;
+      }
+  });
 }
 template <int TURNED>
 static inline void multiply_wide(float c[16][4], Tile a, Tile b) {
   add_all(
-      c, 128, [&](int first, int row, int k) { return of_tile(a, first + row, k); },
-      [&](int column, int k) { return TURNED ? of_tile(b, k, column) : of_tile(b, column, k); });
+      c, 128, [=](int first, int row, int k) { return of_tile(a, first + row, k); },
+      [=](int column, int k) { return TURNED ? of_tile(b, k, column) : of_tile(b, column, k); });
 }
 static inline void multiply_own(float c[8][4], const u32 a[4], Tile b) {
   u32(*box)[8] = own_box();
   for (int i = 0; i < 4; i++) box[own_lane()][i] = a[i];
   __syncwarp();
+  struct {
+    u32 of[32][4];
+  } seen;
+  for (int lane = 0; lane < 32; lane++) memcpy(seen.of[lane], box[lane], 16);
   add_all(
       c, 64,
-      [&](int first, int row, int k) {
-        u32 x = box[(row & 7) * 4 + (k & 7) / 2][(row >= 8) + 2 * (k >= 8)];
+      [=](int first, int row, int k) {
+        u32 x = seen.of[(row & 7) * 4 + (k & 7) / 2][(row >= 8) + 2 * (k >= 8)];
         return (k & 1) ? high_of(x) : low_of(x);
       },
-      [&](int column, int k) { return of_tile(b, k, column); });
+      [=](int column, int k) { return of_tile(b, k, column); });
   __syncwarp();
 }
 static inline void multiply_turned(float c[8][4], Tile a, Tile b) {
   add_all(
-      c, 64, [&](int first, int row, int k) { return of_tile(a, k, first + row); },
-      [&](int column, int k) { return of_tile(b, k, column); });
+      c, 64, [=](int first, int row, int k) { return of_tile(a, k, first + row); },
+      [=](int column, int k) { return of_tile(b, k, column); });
 }
 
 template <class... A, size_t... I>
@@ -244,6 +295,9 @@ static void launch(void (*kernel)(A...), int blocks, int threads, int bytes, voi
         blockIdx = {number, 0, 0};
         gridDim = {blocks, 1, 1};
         block = one.get();
+        coins = 0x9E3779B9u ^ (u32)(number * threads + thread + 1) * 0x85EBCA6Bu;
+        leaving.clear();
+        products.assign(1, {});
         call(kernel, given, std::index_sequence_for<A...>());
       });
     for (auto& thread : pool) thread.join();

@@ -68,7 +68,7 @@ def test_attention(
     runs: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if not attention.can_run(PLACE.numbers(1, 64, seed=0), attention.FORWARD):
+    if not native.can_run(PLACE.numbers(1, 64, seed=0), attention.FORWARD):
         pytest.skip("for Hopper GPUs")
     monkeypatch.setattr(attention, "PROCESSORS", 1)  # so that a block has several heads to go through
     texts, width = 1 if lengths is None else len(lengths), heads * 64
@@ -204,7 +204,7 @@ def test_a_narrow_layer(
 def test_products_with_the_gelu(
     tokens: int, columns: int, blocks: int, runs: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not feed.can_run(PLACE.numbers(1, 256, seed=0), feed.UP):
+    if not native.can_run(PLACE.numbers(1, 256, seed=0), feed.UP):
         pytest.skip("for Hopper GPUs")
     monkeypatch.setattr(feed, "BLOCKS", blocks)
     y, up = PLACE.numbers(tokens, 256, seed=1), PLACE.numbers(columns, 256, seed=2, scale=0.1)
@@ -255,6 +255,7 @@ def test_kernels_compile_into_registers(kernel: Kernel, architecture: int, tmp_p
     stack = re.search(r"(\d+) bytes stack frame", made.stderr)
     assert spilled is not None and stack is not None and int(spilled[1]) <= 256
     assert int(stack[1]) <= 2 * int(spilled[1]) + 8  # no array lives there
+    assert "serialized" not in made.stderr  # products that wait for one another
 
 
 @needs_compiler

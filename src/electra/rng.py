@@ -47,8 +47,9 @@ def mix(x: Any) -> Any:
 
 def _in_one_loop(x: Any, before: Any, after: int) -> Any:
     """mix(x ^ before) + after, where a CPU has a loop for it."""
-    here = fold_on_cpu is not None and isinstance(before, int) and getattr(x, "is_cpu", False)
-    return fold_on_cpu(x, before, after) if here and fold_on_cpu is not None and not _compiling() else None
+    if fold_on_cpu is None or not isinstance(before, int) or getattr(x, "is_cuda", True) or _compiling():
+        return None
+    return fold_on_cpu(x, before, after)
 
 
 def _compiling() -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from electra.kernels import flash, native
 from electra.kernels.hashing import Drop, kept, precision, row_words
-from electra.kernels.native import TILE, Boxes, Given, Kernel, can_run, launch
+from electra.kernels.native import TILE, Boxes, Given, Kernel, launch
 
 WARPS = 8
 FORWARD = Kernel("attention_forward", ("group", "heads", "attention"), 6 * TILE + 256 + 16, hopper=True)
@@ -167,7 +167,7 @@ def attend_backward(
 def _native(qkv_TW: Tensor, length: int, heads: int) -> bool:
     """Whether the kernels in CUDA know these sizes, and run here."""
     known = qkv_TW.shape[1] == 3 * heads * native.HEAD and length <= native.LONGEST
-    return known and can_run(qkv_TW, FORWARD) and can_run(qkv_TW, BACKWARD)
+    return known and native.can_run(qkv_TW, FORWARD) and native.can_run(qkv_TW, BACKWARD)
 
 
 def _told(lengths_B: Tensor | None, drop: Drop, items: int, *, length: int, heads: int) -> tuple[Given, ...]:

@@ -12,9 +12,9 @@ import torch
 import triton
 from torch import Tensor
 
-from electra.kernels import down
+from electra.kernels import down, native
 from electra.kernels import gelu as gelus
-from electra.kernels.native import Boxes, Kernel, aligned, can_run, launch
+from electra.kernels.native import Boxes, Kernel, aligned, launch
 
 WIDTH, OUTPUTS, TOKENS, GROUPS = 256, 128, 64, 3
 """What the kernels know: the width, the columns that a block keeps the weight of, how many tokens come past a group
@@ -62,7 +62,7 @@ def lines_of(like_TD: Tensor, columns: int) -> int:
 
 
 def _fits(like_TD: Tensor, columns: int, kernel: Kernel) -> bool:
-    return like_TD.shape[1] == WIDTH and columns % OUTPUTS == 0 and can_run(like_TD, kernel)
+    return like_TD.shape[1] == WIDTH and columns % OUTPUTS == 0 and native.can_run(like_TD, kernel)
 
 
 def _shared(like_TD: Tensor, columns: int) -> tuple[int, int]:

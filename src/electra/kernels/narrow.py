@@ -12,8 +12,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from electra.kernels import native
 from electra.kernels.hashing import Drop
-from electra.kernels.native import HEAD, LONGEST, TILE, Kernel, aligned, can_run, launch
+from electra.kernels.native import HEAD, LONGEST, TILE, Kernel, aligned, launch
 
 INNER = 256
 FEWEST_TEXTS = 64
@@ -31,7 +32,7 @@ def fits(x_BLD: Tensor, *, heads: int, inner: int) -> bool:
     """Whether the kernels know such layers and have enough to do."""
     texts, length, width = x_BLD.shape
     known = heads == 1 and width == HEAD and inner == INNER and length <= LONGEST
-    return known and texts >= FEWEST_TEXTS and can_run(x_BLD, FORWARD) and can_run(x_BLD, BACKWARD)
+    return known and texts >= FEWEST_TEXTS and native.can_run(x_BLD, FORWARD) and native.can_run(x_BLD, BACKWARD)
 
 
 def run_layer(
