@@ -66,6 +66,7 @@ H200 = {
     "preset": "small",
     "overrides": ["model.dropout=0"],
     "steps": 30,
+    "rounds": 1,
     "device": "cuda:0",
     "gpus": [{"name": "NVIDIA H200"}],
     "packages": {"torch": "2.11.0", "numpy": "2.5.0"},
@@ -188,6 +189,21 @@ def test_a_failing_measurement_is_a_row(tmp_path: Path) -> None:
     assert f"ours, {HUGE} x 64 failed: out of memory" in done.stdout.splitlines()
     alone = electra(*args, "--batch", str(HUGE))
     assert alone.returncode == 1 and alone.stderr.splitlines()[-1] == "electra: error: nothing could be measured"
+
+
+def test_rounds_take_turns(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    args = ("--batch", "2", "--steps", "3", "--rounds", "2", "--peer", "eager", "--json", str(file))
+    done = electra(*TINY, *args)
+    assert done.returncode == 0, done.stderr
+    turns = [line.split(":")[0] for line in done.stderr.splitlines() if "tokens/s," in line]
+    assert turns == [f"{n}/4 {kind}, 2 x 64" for n, kind in enumerate(("ours", EAGER, "ours", EAGER), 1)]
+    assert "3 timed steps each, in each of 2 rounds" in done.stdout
+    ours, peer = json.loads(file.read_text())["measurements"]
+    for one in (ours, peer):
+        assert len(one["stretches_ms"]) == 6 and one["ms_per_step"] == statistics.median(one["stretches_ms"])
+        assert one["tokens_per_s"] == pytest.approx(2 * 64 / one["ms_per_step"] * 1e3)
+    assert ours["times_as_fast_as"][EAGER] == pytest.approx(peer["ms_per_step"] / ours["ms_per_step"])
 
 
 def test_a_process_that_dies_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

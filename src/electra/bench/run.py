@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from electra.bench.measure import LONGEST_REASON, Figures
@@ -29,14 +30,42 @@ class Row:
     error: str = ""
 
 
-def run_all(jobs: Sequence[Job], *, title: str) -> Iterator[Row]:
-    """Each measurement as it ends; one that fails is a row like the others."""
-    with progress(title, len(jobs)) as bar:
-        for number, job in enumerate(jobs):
-            row = run_job(job, tick=lambda done=number, name=job.title: bar.update(done, name))  # type: ignore[misc]
-            bar.update(number + 1)
-            say(f"{number + 1}/{len(jobs)} {_line(row)}")
-            yield row
+def run_all(jobs: Sequence[Job], *, title: str, rounds: int = 1) -> Iterator[list[Row]]:
+    """The rows so far, after each measurement; one that fails is a row like the others.
+
+    In several rounds each job has its turn in each, so that a machine that slows down does not slow one alone.
+    """
+    rows: list[Row] = []
+    with progress(title, rounds * len(jobs)) as bar:
+        for turn in range(rounds * len(jobs)):
+            number, job = turn % len(jobs), jobs[turn % len(jobs)]
+            row = run_job(job, tick=lambda done=turn, name=job.title: bar.update(done, name))  # type: ignore[misc]
+            bar.update(turn + 1)
+            say(f"{turn + 1}/{rounds * len(jobs)} {_line(row)}")
+            if turn < len(jobs):
+                rows.append(row)
+            else:
+                rows[number] = _joined(rows[number], row)
+            yield rows
+
+
+def _joined(first: Row, second: Row) -> Row:
+    """Two measurements of one job as one; where either failed, so did the job."""
+    if first.figures is None or second.figures is None:
+        return first if first.figures is None else second
+    one, two = first.figures, second.figures
+    stretches = [*one.stretches_ms, *two.stretches_ms]
+    ms = statistics.median(stretches)
+    speed = first.job.batch * first.job.length / ms * 1e3
+    figures = replace(
+        one,
+        tokens_per_s=speed,
+        ms_per_step=ms,
+        stretches_ms=stretches,
+        memory_gib=max(one.memory_gib, two.memory_gib),
+        mfu=speed / one.roofline_tokens_per_s if one.roofline_tokens_per_s else None,
+    )
+    return Row(job=first.job, figures=figures)
 
 
 def run_job(job: Job, *, tick: Callable[[], None] = lambda: None) -> Row:

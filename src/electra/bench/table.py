@@ -19,7 +19,7 @@ start-up: building to the end of the first step, compiling included unless torch
 _TEXTS = 2  # columns that are aligned at the left
 
 
-def facts_of(jobs: Sequence[Job]) -> dict[str, Any]:
+def facts_of(jobs: Sequence[Job], *, rounds: int = 1) -> dict[str, Any]:
     """What is measured, and the machine that it is measured on."""
     import torch
 
@@ -32,6 +32,7 @@ def facts_of(jobs: Sequence[Job]) -> dict[str, Any]:
         "preset": first.preset,
         "overrides": [text for text in first.overrides if not text.startswith(shape_keys)],
         "steps": first.steps,
+        "rounds": rounds,
     }
 
 
@@ -39,9 +40,13 @@ def heading(facts: dict[str, Any]) -> list[str]:
     """Two lines: what was measured, and where."""
     changed = "".join(f" {text}" for text in facts["overrides"])
     return [
-        f"{facts['preset']}{changed}: {facts['steps']} timed steps each",
+        f"{facts['preset']}{changed}: {facts['steps']} timed steps each{_turns(facts)}",
         f"{machine(facts)}, {_versions(facts)}, {facts['platform']}",
     ]
+
+
+def _turns(facts: dict[str, Any]) -> str:
+    return f", in each of {facts['rounds']} rounds" if facts["rounds"] > 1 else ""
 
 
 def machine(facts: dict[str, Any]) -> str:

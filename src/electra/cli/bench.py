@@ -22,6 +22,9 @@ from electra.errors import ConfigError, ElectraError
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Where to measure (default: auto).")
 @click.option("--steps", type=click.IntRange(1), default=30, show_default=True, help="Timed steps a measurement.")
 @click.option(
+    "--rounds", type=click.IntRange(1), default=1, show_default=True, help="Take turns so often: for noisy machines."
+)
+@click.option(
     "--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the figures there too."
 )
 @click.option(
@@ -39,6 +42,7 @@ def command(
     ours: str | None,
     device: str | None,
     steps: int,
+    rounds: int,
     json_file: Path | None,
     plot: Path | None,
     profile: Path | None,
@@ -72,10 +76,9 @@ def command(
     from electra.bench.table import as_json, as_text, facts_of
     from electra.fsio import write_atomic, write_json
 
-    facts = facts_of(jobs)
+    facts = facts_of(jobs, rounds=rounds)
     rows: list[Row] = []
-    for row in run_all(jobs, title=f"bench {jobs[0].preset}"):
-        rows.append(row)
+    for rows in run_all(jobs, title=f"bench {jobs[0].preset}", rounds=rounds):
         if json_file is not None:  # after each, so that Ctrl-C keeps what was measured
             write_json(json_file, as_json(rows, facts))
     click.echo(as_text(rows, facts))
