@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from electra.train.telemetry import read_lines
@@ -35,14 +36,24 @@ def command(args: argparse.Namespace, name: str) -> list[str]:
 
 
 def train(args: argparse.Namespace) -> None:
-    started = []
-    for name in RUNS:
-        started.append((name, subprocess.Popen(command(args, name))))
-        if not args.together:
-            started[-1][1].wait()
-    for name, process in started:
-        if process.wait():
-            sys.exit(f"{name}: ended with code {process.returncode}")
+    """All three runs; the first that fails ends the others."""
+    at_once = len(RUNS) if args.together else 1
+    names = list(RUNS)
+    for first in range(0, len(names), at_once):
+        running = {name: subprocess.Popen(command(args, name)) for name in names[first : first + at_once]}
+        try:
+            while any(process.poll() is None for process in running.values()):
+                failed = [name for name, process in running.items() if process.poll()]
+                if failed:
+                    sys.exit(f"{failed[0]}: ended with code {running[failed[0]].returncode}")
+                time.sleep(1)
+        finally:
+            for process in running.values():
+                process.terminate()
+                process.wait()
+        for name, process in running.items():
+            if process.returncode:
+                sys.exit(f"{name}: ended with code {process.returncode}")
 
 
 def figures(out: Path, name: str) -> dict[str, float]:

@@ -6,11 +6,20 @@ import pytest
 import torch
 from tiny import Trainer, ragged_rows, tiny_config
 
-from electra import kernels
+from electra import kernels, rng
 from electra.config.load import load
 from electra.config.schema import ObjectiveConfig, OptimConfig
+from electra.kernels.host import library
 from electra.model.electra import keep_inputs_only
-from electra.train.fit import TOKENS_AT_ONCE, kept_a_token, pays_to_compile, pays_to_recompute, rows_at_once
+from electra.objective import beside
+from electra.train.fit import (
+    TOKENS_AT_ONCE,
+    fit_model,
+    kept_a_token,
+    pays_to_compile,
+    pays_to_recompute,
+    rows_at_once,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +49,36 @@ def test_short_runs_of_fused_kernels_are_not_compiled(
     assert pays_to_compile(config, torch.device("cuda")) == compiles
     on_cpu = config.train.compile == "on"
     assert pays_to_compile(config, torch.device("cpu")) == on_cpu
+
+
+@pytest.mark.parametrize(
+    ("changes", "aside"),
+    [
+        ([], True),
+        (["train.compile=on"], True),  # measured: kernels keep the compiler's graphs apart
+        (["train.kernels=plain"], False),
+        (["train.precision=fp32"], False),
+        (["generator.kind=two-tower"], False),
+        (["model.heads=2"], False),
+    ],
+)
+def test_only_fused_encoders_have_a_stream_each(
+    changes: list[str], aside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is compiled whole must not be handed streams: torch 2.11 crashes."""
+    asked: list[torch.device] = []
+    monkeypatch.setattr(kernels, "USABLE", True)
+    monkeypatch.setattr(rng, "mix_on_gpu", None)
+    monkeypatch.setattr(beside, "_wanted", not aside)  # and as it was, afterwards
+    monkeypatch.setattr(beside, "_enter", asked.append)
+    precise = any("precision" in change for change in changes)
+    overrides = ["train.recompute=off", *([] if precise else ["train.precision=bf16"]), *changes]
+    try:
+        fit_model(torch.nn.Identity(), load("small", overrides=overrides), torch.device("cuda"), rows=128)
+    finally:
+        library.use()
+    beside.step_aside(torch.device("cuda"))
+    assert len(asked) == aside and beside.step_aside(torch.device("cpu")) is None
 
 
 @pytest.mark.parametrize(

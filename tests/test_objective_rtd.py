@@ -18,7 +18,6 @@ from electra.batches.masking import CHOOSE, REPLACE, SHOW, Slots
 from electra.batches.sequences import Sequences, unpack
 from electra.config.schema import Config, MaskingConfig, ObjectiveConfig
 from electra.model.electra import Electra, build_model
-from electra.objective import rtd
 from electra.objective.base import Objective, Outcome
 from electra.objective.corrupt import replace as put_samples
 from electra.objective.table import build_objective
@@ -170,17 +169,6 @@ def test_the_denominators_are_the_given_counts() -> None:
     sums = dict(zip(objective.stats, objective.loss(model, batch, slots, counts).sums.tolist(), strict=True))
     loss = objective.loss(model, batch, slots, torch.tensor([100.0, 7000.0])).loss
     assert loss.item() == pytest.approx(sums["mlm_sum"] / 100 + 50 * sums["rtd_sum"] / 7000, rel=1e-6)
-
-
-@pytest.mark.parametrize("fused", [True, False])
-def test_only_fused_kernels_have_a_stream_of_their_own(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiled step, which a plain one is, must not be handed streams."""
-    asked: list[torch.device] = []
-    monkeypatch.setattr(rtd, "step_aside", asked.append)
-    model, objective = made(tiny_config())
-    model.discriminator.fused = fused  # which a CPU's numbers do not ask for
-    loss_of(model, objective, unpack(ragged_rows(2)))
-    assert len(asked) == fused
 
 
 def test_what_stands_in_padding_does_not_matter() -> None:

@@ -33,12 +33,15 @@ class Row:
 def run_all(jobs: Sequence[Job], *, title: str, rounds: int = 1) -> Iterator[list[Row]]:
     """The rows so far, after each measurement; one that fails is a row like the others.
 
-    In several rounds each job has its turn in each, so that a machine that slows down does not slow one alone.
+    In several rounds each job has its turn in each, so that a machine that slows down does not slow one alone. What
+    failed once is not tried again.
     """
     rows: list[Row] = []
     with progress(title, rounds * len(jobs)) as bar:
         for turn in range(rounds * len(jobs)):
             number, job = turn % len(jobs), jobs[turn % len(jobs)]
+            if turn >= len(jobs) and rows[number].figures is None:
+                continue
             row = run_job(job, tick=lambda done=turn, name=job.title: bar.update(done, name))  # type: ignore[misc]
             bar.update(turn + 1)
             say(f"{turn + 1}/{rounds * len(jobs)} {_line(row)}")
@@ -46,14 +49,14 @@ def run_all(jobs: Sequence[Job], *, title: str, rounds: int = 1) -> Iterator[lis
                 rows.append(row)
             else:
                 rows[number] = _joined(rows[number], row)
-            yield rows
+            yield list(rows)
 
 
 def _joined(first: Row, second: Row) -> Row:
-    """Two measurements of one job as one; where either failed, so did the job."""
-    if first.figures is None or second.figures is None:
-        return first if first.figures is None else second
+    """Two measurements of one job as one; where the second failed, so did the job."""
     one, two = first.figures, second.figures
+    if one is None or two is None:
+        return second
     stretches = [*one.stretches_ms, *two.stretches_ms]
     ms = statistics.median(stretches)
     speed = first.job.batch * first.job.length / ms * 1e3

@@ -14,7 +14,8 @@ from electra.progress import scaled
 NOTE = """\
 ms/step: the median stretch, after a warm-up. MFU: the needed matrix products as a share of the data sheet's peak (of a
 peer's, not its logits for tokens that nobody asked for). memory: peak, of tensors on a GPU, of the process on a CPU.
-start-up: building to the end of the first step, compiling included unless torch's cache on disk spares it."""
+start-up: building to the end of the first step, compiling included unless torch's cache on disk spares it; of several
+rounds the first one's."""
 
 _TEXTS = 2  # columns that are aligned at the left
 

@@ -22,7 +22,11 @@ from electra.errors import ConfigError, ElectraError
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Where to measure (default: auto).")
 @click.option("--steps", type=click.IntRange(1), default=30, show_default=True, help="Timed steps a measurement.")
 @click.option(
-    "--rounds", type=click.IntRange(1), default=1, show_default=True, help="Take turns so often: for noisy machines."
+    "--rounds",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Rounds in which ours and the peers take turns, for noisy machines.",
 )
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the figures there too."

@@ -1,4 +1,5 @@
-"""Fused GPU kernels in Triton, each with a plain twin in `model` or `objective` that says what it computes."""
+"""Fused kernels, for GPUs in Triton and CUDA and for CPUs in C++ (`host`), each with a plain twin in `model` or
+`objective` that says what it computes."""
 
 from __future__ import annotations
 

@@ -12,10 +12,22 @@ from functools import cache
 
 import torch
 
+_wanted = True
+
+
+def use_second_stream(wanted: bool = True) -> None:
+    """Have the generator run beside the discriminator on a GPU, or before it.
+
+    Not for encoders of plain operations: these are compiled whole, and the compiler crashes on a stream that crosses
+    from one of its graphs to the next (torch 2.11).
+    """
+    global _wanted
+    _wanted = wanted
+
 
 def step_aside(device: torch.device) -> torch.cuda.Stream | None:
-    """From here on, work goes to the second stream; what to hand to `step_back`. On a CPU nothing happens."""
-    return _enter(device) if device.type == "cuda" else None
+    """From here on, work goes to the second stream; what to hand to `step_back`. None where there is to be none."""
+    return _enter(device) if _wanted and device.type == "cuda" else None
 
 
 def step_back(main: torch.cuda.Stream | None) -> None:

@@ -59,9 +59,7 @@ class ReplacedTokenDetection:
 
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
         electra = cast(Electra, model)
-        # Plain operations are compiled, and the compiler crashes on a stream that crosses its graphs (torch 2.11).
-        aside = self.proposer.learns and electra.discriminator.fused
-        main = step_aside(batch.ids_BL.device) if aside else None
+        main = step_aside(batch.ids_BL.device) if self.proposer.learns else None
         proposal = self.proposer.propose(electra, batch, slots, dropout=True)
         mlm_sum = loss_of_slots(proposal.nll_M, slots)
         step_back(main)

@@ -11,6 +11,7 @@ from electra.kernels.host import library
 from electra.model.electra import keep_inputs_only, use_plain_operations
 from electra.model.encoder import Shape, discriminator_shape, generator_shape
 from electra.objective.base import Objective
+from electra.objective.beside import use_second_stream
 from electra.train.optim import Update
 from electra.train.parallel import World
 from electra.train.state import Master
@@ -24,6 +25,7 @@ def fit_model(model: nn.Module, config: Config, device: torch.device, *, rows: i
     """Have the model computed as the settings and the machine ask, for a process's `rows` of a batch."""
     kernels.in_one_launch(config.train.kernels != "plain")
     library.use(config.train.kernels != "plain")
+    use_second_stream(_all_fused(config, device))
     if config.train.kernels == "plain":
         use_plain_operations(model)
     if pays_to_recompute(config, device, rows):
@@ -56,7 +58,7 @@ def pays_to_compile(config: Config, device: torch.device) -> bool:
     if train.compile != "auto" or device.type != "cuda":
         return train.compile == "on"
     long = train.max_minutes >= COMPILE_FROM_MINUTES if train.max_minutes else train.steps >= COMPILE_FROM_STEPS
-    return long or not all(_runs_fused(shape, config, device) for shape in _shapes(config))
+    return long or not _all_fused(config, device)
 
 
 def rows_at_once(config: Config, rows: int) -> int:
@@ -99,6 +101,10 @@ def _shapes(config: Config) -> list[Shape]:
         return shapes
     towers = 2 if config.generator.kind == "two-tower" else 1
     return shapes + towers * [generator_shape(config.model, config.generator)]
+
+
+def _all_fused(config: Config, device: torch.device) -> bool:
+    return all(_runs_fused(shape, config, device) for shape in _shapes(config))
 
 
 def _runs_fused(shape: Shape, config: Config, device: torch.device) -> bool:

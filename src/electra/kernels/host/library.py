@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from subprocess import DEVNULL
 
 import torch
 from torch import Tensor
@@ -19,11 +20,13 @@ from electra.fsio import cache_path
 
 SOURCES = Path(__file__).parent
 OPTIONS = (
-    "-std=c++17", "-O3", "-march=native", "-fno-trapping-math", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC",
+    "-std=c++17", "-O3", "-march=native", "-fno-trapping-math", "-ffp-contract=fast", "-fopenmp", "-fPIC",
     # Half as wide unless told: g++ fears for the clock, which torch's own loops slow down anyway.
     *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()),
 )  # fmt: skip
 TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int32: "int32"}
+PLAIN = (Tensor, torch.nn.Parameter)
+"""Tensors that lie in memory; subclasses may only stand for one."""
 
 
 _wanted = True
@@ -37,8 +40,9 @@ def use(wanted: bool = True) -> None:
 
 def usable(x: Tensor) -> bool:
     """Whether the loops know such numbers, and this machine can compile them; what is being compiled is left alone."""
-    known = _wanted and x.device.type == "cpu" and x.dtype in TYPES
-    return known and not torch.compiler.is_compiling() and _library() is not None
+    known = _wanted and type(x) in PLAIN and x.device.type == "cpu" and x.dtype in TYPES
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+    return known and not traced and _library() is not None
 
 
 def call(name: str, kind: torch.dtype, *arguments: Tensor | int | float | None) -> None:
@@ -79,10 +83,28 @@ def _kept(compiler: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as made:
             library = Path(made) / path.name
-            command = [compiler, *OPTIONS, "-o", str(library), *map(str, sources)]
-            subprocess.run(command, capture_output=True, check=True, timeout=120)
+            objects = _compiled(compiler, sources, Path(made))
+            linked = [compiler, "-shared", "-fopenmp", "-o", str(library), *objects]
+            subprocess.run(linked, capture_output=True, check=True, timeout=60)
             library.replace(path)
     return path
+
+
+def _compiled(compiler: str, sources: list[Path], folder: Path) -> list[str]:
+    """What the linker puts together, the sources compiled side by side."""
+    objects = [str(folder / f"{source.stem}.o") for source in sources]
+    running = [
+        subprocess.Popen([compiler, *OPTIONS, "-c", "-o", made, str(source)], stdout=DEVNULL, stderr=DEVNULL)
+        for made, source in zip(objects, sources, strict=True)
+    ]
+    try:
+        if sum(process.wait(timeout=120) for process in running):
+            raise RuntimeError(f"{compiler} does not compile the loops")
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    return objects
 
 
 def _share_threads() -> None:
