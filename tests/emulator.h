@@ -43,7 +43,9 @@ struct Block {
 static thread_local Dimensions threadIdx, blockIdx, gridDim;
 static thread_local Block* block;
 
-// What the chip does by itself it may do at once or as late as may be. A coin decides, so that a missing wait shows.
+// What the chip does by itself it may do as late as may be. Products and copies out of shared memory are always made
+// late, when somebody waits for them: then what they read must still be there. Copies into it are made late or at once,
+// as a coin decides: what somebody reads must have come, and nobody may still need what it overwrites.
 static thread_local u32 coins;
 static inline bool later() {
   coins ^= coins << 13;
@@ -52,7 +54,14 @@ static inline bool later() {
   return coins & 1;
 }
 typedef std::vector<std::function<void()>> Pending;
-static thread_local Pending leaving;                // copies out of shared memory
+// A copy out of shared memory: first it is read, then it arrives.
+struct Leaving {
+  std::function<void(std::vector<u16>&)> read;
+  std::function<void(const std::vector<u16>&)> arrive;
+  std::vector<u16> data;
+};
+static thread_local std::vector<Leaving> leaving;
+static thread_local std::vector<Pending> fetching;  // by the group that ends with `mark`; the last is open
 static thread_local std::vector<Pending> products;  // by the group that ends with `end_product`; the last is open
 static inline void do_all(Pending& pending) {
   for (auto& one : pending) one();
@@ -65,12 +74,21 @@ static inline void __syncthreads() { block->all->arrive_and_wait(); }
 static inline void __syncwarp() { block->warps[threadIdx.x / 32]->arrive_and_wait(); }
 static inline u32 place_of(const void* p) { return (u32)((const char*)p - block->memory); }
 static inline void fetch(u32 to, const void* from, bool there) {
-  if (there) memcpy(block->memory + to, from, 16);
-  else memset(block->memory + to, 0, 16);
+  auto copy = [=] {
+    if (there) memcpy(block->memory + to, from, 16);
+    else memset(block->memory + to, 0, 16);
+  };
+  if (later()) fetching.back().push_back(copy);
+  else copy();
 }
-static inline void fetched() {}
-static inline void mark() {}
-static inline void fetched_but_last() {}
+static inline void fetched() {
+  for (auto& group : fetching) do_all(group);
+  fetching.assign(1, {});
+}
+static inline void mark() { fetching.emplace_back(); }
+static inline void fetched_but_last() {
+  for (size_t i = 0; i + 2 < fetching.size(); i++) do_all(fetching[i]);
+}
 static inline void write_word(u32 to, u32 word) { memcpy(block->memory + to, &word, 4); }
 
 static inline float low_of(u32 word) {
@@ -195,15 +213,30 @@ static inline void bring(char* to, const Map& map, int text, int row, int column
   else copy();
 }
 static inline void take(const char* from, const Map& map, int text, int row, int column) {
-  leaving.push_back([=] {
+  auto each = [=](auto work) {
     for (int r = 0; r < map.box; r++)
-      for (int c = 0; c < 64; c++)
-        if (char* to = outside(map, text, row + r, column + c)) memcpy(to, inside(from, r, c), 2);
-  });
-  if (!later()) do_all(leaving);
+      for (int c = 0; c < 64; c++) work(r * 64 + c, r, c);
+  };
+  leaving.push_back({[=](std::vector<u16>& data) {
+                       data.resize(map.box * 64);
+                       each([&](int i, int r, int c) { memcpy(&data[i], inside(from, r, c), 2); });
+                     },
+                     [=](const std::vector<u16>& data) {
+                       each([&](int i, int r, int c) {
+                         if (char* to = outside(map, text, row + r, column + c)) memcpy(to, &data[i], 2);
+                       });
+                     },
+                     {}});
 }
-static inline void taken() { do_all(leaving); }
-static inline void arrived() { do_all(leaving); }
+static inline void taken() {
+  for (auto& one : leaving)
+    if (one.data.empty()) one.read(one.data);
+}
+static inline void arrived() {
+  taken();
+  for (auto& one : leaving) one.arrive(one.data);
+  leaving.clear();
+}
 
 // A warp group's product reads tiles itself. Eight rows of 128 bytes lie together, the next eight 1024 bytes further, and
 // units of 16 bytes are turned about by the bits above a row's.
@@ -216,10 +249,7 @@ static inline void make_products(size_t but) {
   for (size_t i = 0; i < made; i++) do_all(products[i]);
   products.erase(products.begin(), products.begin() + made);
 }
-static inline void end_product() {
-  products.emplace_back();
-  if (!later()) make_products(0);
-}
+static inline void end_product() { products.emplace_back(); }
 template <int LATER, int N>
 static inline void have(float (&c)[N][4]) {
   make_products(LATER);
@@ -297,6 +327,7 @@ static void launch(void (*kernel)(A...), int blocks, int threads, int bytes, voi
         block = one.get();
         coins = 0x9E3779B9u ^ (u32)(number * threads + thread + 1) * 0x85EBCA6Bu;
         leaving.clear();
+        fetching.assign(1, {});
         products.assign(1, {});
         call(kernel, given, std::index_sequence_for<A...>());
       });

@@ -200,7 +200,7 @@ def test_a_narrow_layer(
     assert not three[64:128].any()  # what is added to all keys changes no softmax
 
 
-@pytest.mark.parametrize(("tokens", "columns", "blocks"), [(64, 128, 264), (300, 256, 4), (7, 128, 1)])
+@pytest.mark.parametrize(("tokens", "columns", "blocks"), [(64, 128, 264), (300, 256, 4), (7, 128, 1), (400, 128, 1)])
 def test_products_with_the_gelu(
     tokens: int, columns: int, blocks: int, runs: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
