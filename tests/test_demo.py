@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from operator import eq
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from electra.cli import main
-from electra.demo import FINETUNE, _steps_an_epoch, demo
+from electra.config.load import load
+from electra.demo import FINETUNE, PRETRAIN, _steps_an_epoch, demo
 from electra.errors import ConfigError
 from electra.finetune.folder import load_tuned
+from electra.train.schedule import Pace
 
 PACKAGES = ("numpy", "networkx")
 
@@ -67,3 +70,12 @@ def test_evaluating_the_pretrained_run_says_what_is_missing(tmp_path: Path) -> N
     (tmp_path / "run").mkdir()
     result = CliRunner().invoke(main, ["evaluate", str(tmp_path / "run")])
     assert result.exit_code == 4 and "has no results.json" in result.output
+
+
+def test_more_minutes_are_more_steps() -> None:
+    """The preset's own number of steps, ten minutes' worth, must not end a longer demo."""
+    train = load("tiny", overrides=[*PRETRAIN, "train.max_minutes=60"]).train
+    pace = Pace(train, elapsed_s=0.0)
+    assert pace.total(3) is None
+    pace._from = (3, time.monotonic() - 10.0)  # ten seconds ago
+    assert pace.total(103) == pytest.approx(60 * 60 * 10, rel=0.1)  # at ten steps a second

@@ -31,6 +31,7 @@ VOCAB_SIZE = 8192
 HELD_OUT_SHARE = 0.02
 # A few hundred steps: small batches make more of them, and nothing this short needs dropout.
 PRETRAIN = (
+    "train.steps=10000000",  # more than any number of minutes: these decide
     "train.batch_size=16",
     "optim.warmup_steps=100",
     "optim.lr=4e-4",
