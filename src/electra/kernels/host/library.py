@@ -98,7 +98,8 @@ def _compiled(compiler: str, sources: list[Path], folder: Path) -> list[str]:
         for made, source in zip(objects, sources, strict=True)
     ]
     try:
-        if sum(process.wait(timeout=120) for process in running):
+        codes = [process.wait(timeout=120) for process in running]
+        if any(codes):
             raise RuntimeError(f"{compiler} does not compile the loops")
     finally:
         for process in running:
