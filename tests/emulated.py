@@ -33,14 +33,14 @@ needs_compiler = pytest.mark.skipif(not compiler(), reason="needs g++ with C++20
 
 
 @functools.cache
-def built(kernel: Kernel, *options: str) -> Any:
-    """The kernel as a function of (blocks, pointers to arguments)."""
+def built(kernel: Kernel, threads: int, *options: str) -> Any:
+    """The kernel as a function of (blocks, pointers to arguments), with so many threads a block."""
     folder = Path(tempfile.mkdtemp(prefix="emulated-"))
     source, library = folder / "kernel.cpp", folder / "kernel.so"
     source.write_text(
         f'#include "{EMULATOR}"\n{kernel.source()}\n'
         f'extern "C" void go(int blocks, void** given) {{'
-        f" launch({kernel.name}, blocks, {kernel.threads}, {kernel.memory}, given); }}\n",
+        f" launch({kernel.name}, blocks, {threads}, {kernel.memory}, given); }}\n",
         encoding="utf-8",
     )
     made = [compiler(), "-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", "-w", *options]
@@ -59,11 +59,11 @@ class Map(ctypes.Structure):
     )
 
 
-def emulate(monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
-    """Have bf16 on the CPU take the kernels in CUDA, built with these options."""
+def emulate(monkeypatch: pytest.MonkeyPatch, *options: str, most_threads: int = 1024) -> None:
+    """Have bf16 on the CPU take the kernels in CUDA, built with these options, with at most so many threads a block."""
 
     def start(kernel: Kernel, blocks: int, pointers: Any) -> None:
-        built(kernel, *options)(blocks, pointers)
+        built(kernel, min(kernel.threads, most_threads), *options)(blocks, pointers)
 
     def can_run(like: Tensor, kernel: Kernel) -> bool:
         return like.dtype == torch.bfloat16

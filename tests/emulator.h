@@ -26,12 +26,13 @@ struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 static inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 struct Dimensions { int x, y, z; };
 struct Block {
   char* memory;
   std::barrier<>* all;
-  std::vector<std::unique_ptr<std::barrier<>>> warps, groups;
+  std::vector<std::unique_ptr<std::barrier<>>> warps, pairs, groups;
   struct Gate {
     std::atomic<int> opened;
     int expected;  // its one user's
@@ -164,6 +165,8 @@ static inline void write4(u32 to, const u32 r[4]) {
   for (int m = 0; m < 4; m++) memcpy(block->memory + box[m * 8 + lane / 4][0] + (lane & 3) * 4, &r[m], 4);
   __syncwarp();
 }
+template <class Seat>
+static inline void sync_pair(const Seat& s) { block->pairs[s.band]->arrive_and_wait(); }
 static inline void sync_group(int group) { block->groups[group]->arrive_and_wait(); }
 
 struct Map {
@@ -242,6 +245,8 @@ static inline void arrived() {
 // units of 16 bytes are turned about by the bits above a row's.
 static inline void seen_by_engines() {}
 template <int N>
+static inline void hold(float (&c)[N][4]) {}
+template <int N>
 static inline void begin_product(float (&c)[N][4]) {}
 // All groups of products but the last ones are made.
 static inline void make_products(size_t but) {
@@ -281,6 +286,7 @@ static inline void multiply_wide(float c[16][4], Tile a, Tile b) {
       c, 128, [=](int first, int row, int k) { return of_tile(a, first + row, k); },
       [=](int column, int k) { return TURNED ? of_tile(b, k, column) : of_tile(b, column, k); });
 }
+template <int TURNED>
 static inline void multiply_own(float c[8][4], const u32 a[4], Tile b) {
   u32(*box)[8] = own_box();
   for (int i = 0; i < 4; i++) box[own_lane()][i] = a[i];
@@ -295,8 +301,13 @@ static inline void multiply_own(float c[8][4], const u32 a[4], Tile b) {
         u32 x = seen.of[(row & 7) * 4 + (k & 7) / 2][(row >= 8) + 2 * (k >= 8)];
         return (k & 1) ? high_of(x) : low_of(x);
       },
-      [=](int column, int k) { return of_tile(b, k, column); });
+      [=](int column, int k) { return TURNED ? of_tile(b, k, column) : of_tile(b, column, k); });
   __syncwarp();
+}
+static inline void multiply_few(float c[4][4], Tile a, Tile b) {
+  add_all(
+      c, 32, [=](int first, int row, int k) { return of_tile(a, first + row, k); },
+      [=](int column, int k) { return of_tile(b, column, k); });
 }
 static inline void multiply_turned(float c[8][4], Tile a, Tile b) {
   add_all(
@@ -317,6 +328,7 @@ static void launch(void (*kernel)(A...), int blocks, int threads, int bytes, voi
     one->memory = (char*)(((uintptr_t)memory.data() + 1023) & ~(uintptr_t)1023);
     one->all = &all;
     for (int warp = 0; warp < threads / 32; warp++) one->warps.push_back(std::make_unique<std::barrier<>>(32));
+    for (int pair = 0; pair < threads / 64; pair++) one->pairs.push_back(std::make_unique<std::barrier<>>(64));
     for (int group = 0; group < threads / 128; group++) one->groups.push_back(std::make_unique<std::barrier<>>(128));
     std::vector<std::thread> pool;
     for (int thread = 0; thread < threads; thread++)

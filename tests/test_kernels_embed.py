@@ -73,3 +73,20 @@ def test_without_keys_nothing_is_dropped() -> None:
     assert torch.equal(got != 0, torch.ones_like(got, dtype=torch.bool))
     made.fused = False
     torch.testing.assert_close(got, made(ids, kinds, None))
+
+
+def test_what_is_given_is_rounded_once() -> None:
+    """As the encoder would round it, and its gradient taken in that precision."""
+    made = Embeddings(11, 8, 16, 0.0).to(HERE.device)
+    ids, kinds, _ = batch_of(HERE, 2, 8, 11)
+    whole = made._run_fused(ids, kinds, None)
+    incoming = torch.randn(whole.shape, generator=torch.Generator().manual_seed(0)).to(HERE.device).half()
+    whole.backward(incoming.float())
+    wanted = {name: weight.grad for name, weight in made.named_parameters()}
+    made.zero_grad()
+    made.given = torch.float16
+    got = made._run_fused(ids, kinds, None)
+    assert torch.equal(got, whole.half())  # the interpreter cuts bf16 off
+    got.backward(incoming)
+    for name, weight in made.named_parameters():
+        torch.testing.assert_close(weight.grad, wanted[name])

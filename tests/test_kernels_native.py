@@ -260,8 +260,9 @@ def test_kernels_compile_into_registers(kernel: Kernel, architecture: int, tmp_p
 
 @needs_compiler
 @pytest.mark.skipif(sys.platform != "linux" or torch.cuda.is_available(), reason="of the emulated kernels, on Linux")
-def test_no_thread_reads_what_another_writes_at_the_same_time(tmp_path: Path) -> None:
-    """Every kernel under the compiler's race detector, which must not load late: in a process of its own."""
+@pytest.mark.parametrize("kernels", ["attention", "narrow", "feed"])
+def test_no_thread_reads_what_another_writes_at_the_same_time(kernels: str) -> None:
+    """Under the compiler's race detector, which must not load late and knows some thousand threads: in processes."""
     library = subprocess.run(
         [compiler(), "-print-file-name=libtsan.so"], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -270,7 +271,7 @@ def test_no_thread_reads_what_another_writes_at_the_same_time(tmp_path: Path) ->
     here = Path(__file__).parent
     paths = os.pathsep.join([str(here), *sys.path])
     done = subprocess.run(
-        [sys.executable, str(here / "race_kernels.py")],
+        [sys.executable, str(here / "race_kernels.py"), kernels],
         env={**os.environ, "LD_PRELOAD": library, "PYTHONPATH": paths, "TSAN_OPTIONS": "exitcode=66"},
         capture_output=True,
         text=True,

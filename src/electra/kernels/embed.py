@@ -51,7 +51,7 @@ def _embed_forward(  # type: ignore[no-untyped-def]
     if DROP:
         words_R = words_under(word(tl.load(keys + rows_R // length, here_R, 0)), place_R)
         y = tl.where(kept(words_R, 0, threshold, C), y * grow, 0.0)
-    tl.store(out + rows_R.to(tl.int64)[:, None] * E + columns_C[None, :], y, inside)
+    tl.store(out + rows_R.to(tl.int64)[:, None] * E + columns_C[None, :], y.to(out.dtype.element_ty), inside)
     tl.store(mean + rows_R, mean_R, here_R)
     tl.store(rstd + rows_R, rstd_R, here_R)
 
@@ -77,7 +77,7 @@ def _embed_backward(  # type: ignore[no-untyped-def]
         mean_R = tl.load(mean + rows_R, here_R, 0.0)
         rstd_R = tl.load(rstd + rows_R, here_R, 0.0)
         source = rows_R.to(tl.int64)[:, None] * E + columns_C[None, :]
-        dy = tl.load(gradient + source, inside, 0.0)
+        dy = tl.load(gradient + source, inside, 0.0).to(tl.float32)
         if DROP:
             words_R = words_under(word(tl.load(keys + rows_R // length, here_R, 0)), place_R)
             dy = tl.where(kept(words_R, 0, threshold, C), dy * grow, 0.0)
@@ -106,6 +106,7 @@ class _Embed(torch.autograd.Function):
         kinds_BL: Tensor,
         drop: Drop,
         eps: float,
+        dtype: torch.dtype,
         table_VE: Tensor,
         positions_PE: Tensor,
         segments_2E: Tensor,
@@ -114,7 +115,7 @@ class _Embed(torch.autograd.Function):
     ) -> Tensor:
         size = table_VE.shape[1]
         rows, block = tile(size, TILE_BACK)
-        out_BLE = torch.empty(*ids_BL.shape, size, dtype=torch.float32, device=table_VE.device)
+        out_BLE = torch.empty(*ids_BL.shape, size, dtype=dtype, device=table_VE.device)
         mean_T, rstd_T = torch.empty(2, ids_BL.numel(), dtype=torch.float32, device=table_VE.device).unbind()
         _embed_forward[(triton.cdiv(ids_BL.numel(), rows),)](
             ids_BL, kinds_BL, table_VE, positions_PE, segments_2E, gamma_E, beta_E, out_BLE, mean_T, rstd_T,
@@ -134,7 +135,7 @@ class _Embed(torch.autograd.Function):
         steps = max(1, triton.cdiv(ids_BL.numel(), rows * MOST_PROGRAMS))
         programs = triton.cdiv(ids_BL.numel(), rows * steps)
         d_table_VE = torch.zeros_like(table_VE)
-        d_summed_TE = torch.empty_like(gradient_BLE, memory_format=torch.contiguous_format)
+        d_summed_TE = torch.empty(ids_BL.numel(), size, dtype=torch.float32, device=table_VE.device)
         sums_P3E = torch.empty(programs, 3, size, dtype=torch.float32, device=table_VE.device)
         _embed_backward[(programs,)](
             gradient_BLE.contiguous(), ids_BL, kinds_BL, table_VE, positions_PE, segments_2E, gamma_E, mean_T, rstd_T,
@@ -148,18 +149,19 @@ class _Embed(torch.autograd.Function):
         d_positions_PE = torch.zeros_like(positions_PE)
         d_positions_PE[:length] = d_places_LE
         d_segments_2E = torch.stack((sum_lines(d_places_LE[None])[0] - d_second_E, d_second_E))
-        return None, None, None, None, d_table_VE, d_positions_PE, d_segments_2E, d_gamma_E, d_beta_E
+        return None, None, None, None, None, d_table_VE, d_positions_PE, d_segments_2E, d_gamma_E, d_beta_E
 
 
 @torch.compiler.disable
 def embed(
-    ids_BL: Tensor, kinds_BL: Tensor, keys_B: Tensor | None, tables: tuple[Tensor, ...], *, rate: float, eps: float
-) -> Tensor:
-    """(B, L, E) fp32; `tables` are those of tokens, positions and segments, and the norm's weights."""
+    ids_BL: Tensor, kinds_BL: Tensor, keys_B: Tensor | None, tables: tuple[Tensor, ...], *, rate: float, eps: float,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:  # fmt: skip
+    """(B, L, E), rounded to `dtype`; `tables` are those of tokens, positions and segments, and the norm's weights."""
     drop = drop_at(None if keys_B is None else keys_B.contiguous(), rate, 0)  # the keys are this place's own
     assert ids_BL.shape[1] <= len(tables[1]), "more tokens than positions"
     with torch.cuda.device_of(ids_BL):
         out_BLE: Tensor = _Embed.apply(  # type: ignore[no-untyped-call]
-            ids_BL.contiguous(), kinds_BL.contiguous(), drop, eps, *tables
+            ids_BL.contiguous(), kinds_BL.contiguous(), drop, eps, dtype, *tables
         )
     return out_BLE

@@ -20,12 +20,16 @@ INNER = 256
 FEWEST_TEXTS = 64
 """With fewer, most of the chip would wait."""
 
-FORWARD = Kernel("narrow_forward", ("scores", "narrow"), 7 * TILE + 256 + 3 * HEAD * 4)
+_THREADS = 512
+FORWARD = Kernel(
+    "narrow_forward", ("group", "pair", "scores", "narrow"), 12 * TILE + 256 + (832 + 3 * 4 * LONGEST) * 4,
+    threads=_THREADS, together=1, hopper=True,
+)  # fmt: skip
 BACKWARD = Kernel(
-    "narrow_backward",
-    ("scores", "narrow_back"),
-    6 * TILE + LONGEST * 12 + 256 + (8 * INNER + 5 * LONGEST + 2 * HEAD) * 4,
-)
+    "narrow_backward", ("group", "pair", "scores", "narrow_back"),
+    12 * TILE + LONGEST * 60 + 256 + (8 * (INNER + 2 * 192) + 5 * LONGEST + 2 * HEAD) * 4,
+    threads=_THREADS, together=1, hopper=True,
+)  # fmt: skip
 
 
 def fits(x_BLD: Tensor, *, heads: int, inner: int) -> bool:

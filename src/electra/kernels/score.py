@@ -43,19 +43,23 @@ def _score_backward(  # type: ignore[no-untyped-def]
     weight_C = tl.load(weight + columns_C, columns_C < D, 0.0).to(tl.float32)
     weight_RC = tl.zeros([R, C], tl.float32)
     bias_RC = tl.zeros([R, C], tl.float32)
+    total_R = tl.zeros([R], tl.float32)
     for step in range(steps):
         rows_R = (tl.program_id(0) * steps + step) * R + tl.arange(0, R)
         inside = (rows_R < tokens)[:, None] & (columns_C < D)[None, :]
         place = rows_R.to(tl.int64)[:, None] * D + columns_C[None, :]
         x = tl.load(inner + place, inside, 0.0).to(tl.float32)
         incoming_R = tl.load(gradient + rows_R, rows_R < tokens, 0.0)
+        total_R += incoming_R
         weight_RC += incoming_R[:, None] * gelu_of(x, kind)
         dx = incoming_R[:, None] * weight_C[None, :] * slope_of(x, kind)
         bias_RC += dx
         tl.store(d_inner + place, dx.to(kind), inside)
-    line = sums + tl.program_id(0).to(tl.int64) * 2 * D + columns_C
+    first = sums + tl.program_id(0).to(tl.int64) * (2 * D + 1)
+    line = first + columns_C
     tl.store(line, tl.sum(weight_RC, 0), columns_C < D)
     tl.store(line + D, tl.sum(bias_RC, 0), columns_C < D)
+    tl.store(first + 2 * D, tl.sum(total_R, 0))
 
 
 class _Score(torch.autograd.Function):
@@ -80,15 +84,14 @@ class _Score(torch.autograd.Function):
         block, rows = _tile(width)
         steps = max(1, triton.cdiv(tokens, rows * MOST_PROGRAMS))
         programs = triton.cdiv(tokens, rows * steps)
-        sums_PN = torch.empty(programs, 2 * width, dtype=torch.float32, device=x_TD.device)
+        sums_PN = torch.empty(programs, 2 * width + 1, dtype=torch.float32, device=x_TD.device)
         d_inner_TD = torch.empty_like(inner_TD)
         gradient_T = gradient_T.contiguous()
         _score_backward[(programs,)](
             inner_TD, weight_1D, gradient_T, d_inner_TD, sums_PN, tokens, steps, D=width, C=block, R=rows, num_warps=4
         )
-        d_weight_D, d_bias_D = sum_lines(sums_PN[None], x_TD.dtype).view(2, width).unbind()
-        d_score = gradient_T.sum().to(x_TD.dtype)
-        return d_inner_TD @ dense_DD, d_inner_TD.t() @ x_TD, d_bias_D, d_weight_D[None], d_score[None]
+        d_weight_D, d_bias_D, d_score_1 = sum_lines(sums_PN[None], x_TD.dtype)[0].split((width, width, 1))
+        return d_inner_TD @ dense_DD, d_inner_TD.t() @ x_TD, d_bias_D, d_weight_D[None], d_score_1
 
 
 def _tile(width: int) -> tuple[int, int]:

@@ -125,6 +125,13 @@ def use_plain_operations(model: nn.Module) -> None:
             module.fused = False
 
 
+def round_embeddings(model: nn.Module, dtype: torch.dtype) -> None:
+    """Have fused embeddings give what the encoder would round them to."""
+    for module in model.modules():
+        if isinstance(module, Embeddings):
+            module.given = dtype
+
+
 def keep_inputs_only(model: nn.Module) -> None:
     """Have every layer run once more on the way back, from its input."""
     for module in model.modules():

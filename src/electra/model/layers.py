@@ -123,10 +123,11 @@ class Layer(nn.Module):
 class Embeddings(nn.Module):
     """Token, position and segment tables, their norm and dropout; always fp32.
 
-    On a GPU one fused kernel each way; `fused` false leaves it plain.
+    On a GPU one fused kernel each way, which rounds what it gives to `given`; `fused` false leaves it plain.
     """
 
     fused: bool = USABLE
+    given: torch.dtype = torch.float32
 
     def __init__(self, vocab: int, positions: int, width: int, rate: float) -> None:
         super().__init__()
@@ -154,5 +155,7 @@ class Embeddings(nn.Module):
         from electra.kernels.embed import embed
 
         tables = (self.token.weight, self.position.weight, self.segment.weight, self.norm.weight, self.norm.bias)
-        embedded_BLE: Tensor = embed(ids_BL, segments_BL, keys_B, tables, rate=self.rate, eps=NORM_EPS)
+        embedded_BLE: Tensor = embed(
+            ids_BL, segments_BL, keys_B, tables, rate=self.rate, eps=NORM_EPS, dtype=self.given
+        )
         return embedded_BLE

@@ -8,7 +8,7 @@ from torch import nn
 from electra import hardware, kernels
 from electra.config.schema import Config
 from electra.kernels.host import library
-from electra.model.electra import keep_inputs_only, use_plain_operations
+from electra.model.electra import keep_inputs_only, round_embeddings, use_plain_operations
 from electra.model.encoder import Shape, discriminator_shape, generator_shape
 from electra.objective.base import Objective
 from electra.objective.beside import use_second_stream
@@ -26,6 +26,7 @@ def fit_model(model: nn.Module, config: Config, device: torch.device, *, rows: i
     kernels.in_one_launch(config.train.kernels != "plain")
     library.use(config.train.kernels != "plain")
     use_second_stream(_all_fused(config, device))
+    round_embeddings(model, hardware.compute_dtype(config.train.precision, device))
     if config.train.kernels == "plain":
         use_plain_operations(model)
     if pays_to_recompute(config, device, rows):

@@ -50,7 +50,7 @@ INLINE void begin_mixture(float (&c)[8][4], const u32 (&pairs)[16][2], const cha
   Tile b = tile_at(tile, TILE);
   begin_product(c);
 #pragma unroll
-  for (int k = 0; k < 8; k++) multiply_own(c, pairs[2 * k], b + k * 128);
+  for (int k = 0; k < 8; k++) multiply_own<1>(c, pairs[2 * k], b + k * 128);
   end_product();
 }
 // c (64 x 64): 64 columns of 128 rows, turned, times the rows of a tile. Begun.

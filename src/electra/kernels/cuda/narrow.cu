@@ -1,55 +1,73 @@
-// A narrow layer's way there: width 64, one head, inner width 256, at most 128 tokens, bf16. A block is a text, a warp
-// 16 of its rows; only keys and values go from warp to warp.
+// A narrow layer's way there: width 64, one head, inner width 256, at most 128 tokens, bf16. A block is a text, a pair
+// of warps 16 of its rows; only keys and values go from pair to pair.
 
 #define INNER 256
 
-// Dropout, residual and norm; `c` becomes the norm's output. `residual` as products are given it.
-INLINE void drop_add_norm(float c[8][4], const u32 residual[4][4], const u32 word[2], const u32* columns, bool drops,
-                          int threshold, float grow, float eps, const float* gamma, const float* beta, char* tile,
-                          char* summed, char* out, float* mean, float* rstd, int first, int length, int lane) {
-  if (drops) drop_rows(c, word, columns, threshold, grow, lane);
-  float total[2] = {}, square[2] = {};
+// Places of vectors in shared memory.
+#define QKV_BIAS 0
+#define UP_BIAS 192
+#define OUT_BIAS 448
+#define DOWN_BIAS 512
+#define NORM1 576
+#define NORM2 704
+#define VECTORS 832
+
+// Dropout, residual and norm of the own columns; the residual lies in `tile`, where the norm's output takes its place.
+INLINE void drop_add_norm(float (&c)[4][4], char* tile, char* stage, const u32 word[2], const u32* columns, bool drops,
+                          int threshold, float grow, float eps, const float* norm, float2* place, char* summed,
+                          char* out, float* mean, float* rstd, int length, const Seat& s) {
+  if (drops) drop_rows(c, word, columns, threshold, grow, s);
+  float level[2] = {}, square[2] = {};
+  u32 residual[2][4];
+  take_own(residual, tile, s);
 #pragma unroll
-  for (int n = 0; n < 8; n++)
+  for (int n = 0; n < 4; n++)
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       u32 x = residual[n / 2][(n & 1) * 2 + i];
       c[n][2 * i] += low_of(x);
       c[n][2 * i + 1] += high_of(x);
-      total[i] += c[n][2 * i] + c[n][2 * i + 1];
+      level[i] += c[n][2 * i] + c[n][2 * i + 1];
     }
-  int row = first + lane / 4;
-  put_rows(c, tile, row, row + 8, first, summed, WIDTH * 2, length, lane);
 #pragma unroll
-  for (int i = 0; i < 2; i++) total[i] = sum_quad(total[i]) * (1.0f / WIDTH);
+  for (int i = 0; i < 2; i++) level[i] = sum_quad(level[i]) * (2.0f / WIDTH);
 #pragma unroll
-  for (int n = 0; n < 8; n++)
+  for (int n = 0; n < 4; n++)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      c[n][i] -= total[i / 2];
-      square[i / 2] += c[n][i] * c[n][i];
+      float away = c[n][i] - level[i / 2];
+      square[i / 2] += away * away;
     }
+#pragma unroll
+  for (int i = 0; i < 2; i++) square[i] = sum_quad(square[i]);
+  tell(place, level, square, s);
+  put_rows(c, stage, summed, WIDTH * 2, length, s);
+  sync_pair(s);
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    square[i] = inverse_root(sum_quad(square[i]) * (1.0f / WIDTH) + eps);
-    if ((lane & 3) == 0 && row + 8 * i < length) {
-      mean[row + 8 * i] = total[i];
-      rstd[row + 8 * i] = square[i];
+    float2 other = told(place, i, s);
+    float apart = level[i] - other.x;
+    level[i] = (level[i] + other.x) * 0.5f;
+    square[i] = inverse_root((square[i] + other.y + apart * apart * (WIDTH / 4)) * (1.0f / WIDTH) + eps);
+    if (s.half == 0 && (s.lane & 3) == 0 && s.row + 8 * i < length) {
+      mean[s.row + 8 * i] = level[i];
+      rstd[s.row + 8 * i] = square[i];
     }
   }
 #pragma unroll
-  for (int n = 0; n < 8; n++) {
-    float2 g = *(const float2*)(gamma + n * 8 + (lane & 3) * 2), b = *(const float2*)(beta + n * 8 + (lane & 3) * 2);
+  for (int n = 0; n < 4; n++) {
+    const float* here = norm + (s.own + n) * 8 + (s.lane & 3) * 2;
+    float2 g = *(const float2*)here, b = *(const float2*)(here + WIDTH);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      c[n][2 * i] = c[n][2 * i] * square[i] * g.x + b.x;
-      c[n][2 * i + 1] = c[n][2 * i + 1] * square[i] * g.y + b.y;
+      c[n][2 * i] = (c[n][2 * i] - level[i]) * square[i] * g.x + b.x;
+      c[n][2 * i + 1] = (c[n][2 * i + 1] - level[i]) * square[i] * g.y + b.y;
     }
   }
-  put_rows(c, tile, row, row + 8, first, out, WIDTH * 2, length, lane);
+  put_rows(c, tile, out, WIDTH * 2, length, s);
 }
 
-KERNEL(256, 2)
+KERNEL(THREADS, 1)
 narrow_forward(const u16* x, const u16* qkv_w, const u16* qkv_b, const u16* out_w, const u16* out_b,
                const float* gamma1, const float* beta1, const u16* up_w, const u16* up_b, const u16* down_w,
                const u16* down_b, const float* gamma2, const float* beta2, u16* qkv, u16* mixed, float* level,
@@ -59,92 +77,133 @@ narrow_forward(const u16* x, const u16* qkv_w, const u16* qkv_b, const u16* out_
                int attention_drops, int drops) {
   SHARED(memory);
   char* x_tile = memory;
-  char* k_tile = memory + TILE;  // with what follows, the second product's weights later
-  char* v_tile = memory + 2 * TILE;
-  char* qkv_tiles = memory + 3 * TILE;
-  char* out_tile = qkv_tiles + 3 * 8192;
-  char* up_tiles = memory + 5 * TILE;
-  u32* columns = (u32*)(memory + 7 * TILE);
-  float* first_bias = (float*)(columns + 64);
-  float* held = (float*)qkv_tiles;  // once these are used: the other biases, and the norms' vectors
+  char* q_tile = memory + TILE;
+  char* k_tile = memory + 2 * TILE;
+  char* v_tile = memory + 3 * TILE;
+  char* stages = memory + 4 * TILE;  // one of each half's warps
+  char* qkv_boxes = memory + 6 * TILE;
+  char* out_box = qkv_boxes + 3 * BOX;
+  char* up_boxes = qkv_boxes + 4 * BOX;
+  char* down_boxes = qkv_boxes + 8 * BOX;
+  u32* columns = (u32*)(qkv_boxes + 12 * BOX);
+  float* vectors = (float*)(columns + 64);
+  float2* places = (float2*)(vectors + VECTORS);
 
-  int text = blockIdx.x, thread = threadIdx.x, lane = thread & 31, warp = thread / 32, first = warp * 16;
-  int row = first + lane / 4;
+  int text = blockIdx.x, thread = threadIdx.x;
+  Seat s = seat_of(thread);
+  int lane = s.lane;
+  char *stage = stages + s.half * TILE, *room = stage + s.first * 128;
+  char* other_room = stages + (1 - s.half) * TILE + s.first * 128;
   long begin = (long)text * length;
   int visible = lengths ? lengths[text] : length;
-  fetch_rows(x_tile, ROWS, x + begin * WIDTH, WIDTH * 2, length, thread, 256);
-  fetch_rows(qkv_tiles, 3 * WIDTH, qkv_w, WIDTH * 2, 3 * WIDTH, thread, 256);
+  u32 key = attention_drops || drops ? (u32)keys[text] : 0;
+  fetch_rows(x_tile, ROWS, x + begin * WIDTH, WIDTH * 2, length, thread);
+  fetch_rows(qkv_boxes, 3 * WIDTH, qkv_w, WIDTH * 2, 3 * WIDTH, thread);
   mark();
-  fetch_rows(out_tile, WIDTH, out_w, WIDTH * 2, WIDTH, thread, 256);
-  fetch_rows(up_tiles, INNER, up_w, WIDTH * 2, INNER, thread, 256);
+  fetch_rows(out_box, WIDTH, out_w, WIDTH * 2, WIDTH, thread);
+  fetch_rows(up_boxes, INNER, up_w, WIDTH * 2, INNER, thread);
+  for (int i = 0; i < 4; i++) fetch_rows(down_boxes + i * BOX, WIDTH, down_w + i * WIDTH, INNER * 2, WIDTH, thread);
   mark();
   if (thread < 64) columns[thread] = mix(thread);
-  if (thread < 192) first_bias[thread] = low_of(qkv_b[thread]);
-  // Asked for now: each would be waited for by itself later.
-  float hold0 = low_of(up_b[thread]), hold1, hold2;
-  {
-    int i = thread & 63, which = thread / 64;
-    hold1 = which == 0 ? low_of(out_b[i]) : which == 1 ? low_of(down_b[i]) : which == 2 ? gamma1[i] : beta1[i];
-    hold2 = which & 1 ? beta2[i] : gamma2[i];
-  }
+#pragma unroll
+  for (int first = 0; first < 192 + INNER; first += THREADS)
+    if (first + thread < 192 + INNER) {
+      int i = first + thread;
+      vectors[i] = low_of(i < 192 ? qkv_b[i] : up_b[i - 192]);
+    }
+#pragma unroll
+  for (int first = 0; first < 6 * WIDTH; first += THREADS)
+    if (first + thread < 6 * WIDTH) {
+      int i = (first + thread) & 63, which = (first + thread) / 64;
+      vectors[OUT_BIAS + first + thread] = which == 0   ? low_of(out_b[i])
+                                           : which == 1 ? low_of(down_b[i])
+                                           : which == 2 ? gamma1[i]
+                                           : which == 3 ? beta1[i]
+                                           : which == 4 ? gamma2[i]
+                                                        : beta2[i];
+    }
   fetched_but_last();
+  seen_by_engines();
   __syncthreads();
 
-  u32 x_part[4][4], q_part[4][4];
-  take_rows(x_part, place_of(x_tile), first, lane);
+  u32 part[4][4];
+  float c[8][4], own[4][4];
   char* qkv_rows = (char*)(qkv + begin * 3 * WIDTH);
-  float c[8][4];
-#pragma unroll 1
-  for (int i = 1; i < 3; i++) {
-    set_bias(c, first_bias + i * WIDTH, lane);
-    add_product(c, x_part, place_of(qkv_tiles) + i * 8192, lane);
-    put_rows(c, i == 1 ? k_tile : v_tile, row, row + 8, first, qkv_rows + i * WIDTH * 2, 3 * WIDTH * 2, length, lane);
+  take_rows(part, x_tile, s);
+  {
+    int which = 1 + s.half;  // keys, or values
+    set_bias(c, vectors + QKV_BIAS + which * WIDTH, lane);
+    add_box<0>(c, part, qkv_boxes + which * BOX);
+    put_rows(c, s.half ? v_tile : k_tile, qkv_rows + which * WIDTH * 2, 3 * WIDTH * 2, length, s);
+    set_bias(own, vectors + QKV_BIAS + s.own * 8, lane);
+    add_rows(own, part, qkv_boxes + s.own * 1024, lane);
+    put_rows(own, q_tile, qkv_rows, 3 * WIDTH * 2, length, s);
   }
-  set_bias(c, first_bias, lane);
-  add_product(c, x_part, place_of(qkv_tiles), lane);
-  round_rows(q_part, c);
-  put_rows(c, x_tile, row, row + 8, first, qkv_rows, 3 * WIDTH * 2, length, lane);
+  fetched();
+  seen_by_engines();
   __syncthreads();
-  held[thread] = hold0;
-  held[256 + thread] = hold1;
-  if (thread < 128) held[512 + thread] = hold2;
 
   // Rows past the end are the bias alone, and nobody sees them.
-  attend_rows(c, q_part, k_tile, v_tile, level + begin, attention_drops, attention_drops ? keys[text] : 0, site0, 0,
-              columns, visible, length, scale, attention_threshold, attention_grow, first, lane);
-  put_rows(c, x_tile, row, row + 8, first, (char*)(mixed + begin * WIDTH), WIDTH * 2, length, lane);
-  fetched();
-  __syncthreads();  // nobody reads keys and values any more, and the other weights are there
-  for (int i = 0; i < 4; i++)
-    fetch_rows(k_tile + i * 8192, WIDTH, down_w + i * WIDTH, INNER * 2, WIDTH, thread, 256);
-
-  u32 part[4][4], word[2];
-  round_rows(part, c);
-  set_bias(c, held + 256, lane);
-  add_product(c, part, place_of(out_tile), lane);
-  for (int i = 0; i < 2; i++) word[i] = drops ? row_word((u32)keys[text], (u32)site1, row + 8 * i) : 0;
-  drop_add_norm(c, x_part, word, columns, drops, threshold, grow, eps, held + 384, held + 448, x_tile,
-                (char*)(sum1 + begin * WIDTH), (char*)(y + begin * WIDTH), mean1 + begin, rstd1 + begin, first, length,
-                lane);
-  round_rows(x_part, c);
-  fetched();
-  __syncthreads();
-  set_bias(c, held + 320, lane);
+  take_rows(part, q_tile, s);
+  float top[2], total[2];
+  attend_half(c, top, total, part, k_tile, v_tile, attention_drops, key, site0, columns, visible, scale,
+              attention_threshold, s);
+  float other_own[4][4];
+  give(own, c, room, s);
+  tell(places, top, total, s);
+  sync_pair(s);
+  get(other_own, other_room, s);
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    float2 other = told(places, i, s);
+    float higher = fmaxf(top[i], other.x), shrink = power2(top[i] - higher), shrink_other = power2(other.x - higher);
+    float all = fmaxf(total[i] * shrink + other.y * shrink_other, 1e-30f);
+    float share = (attention_drops ? attention_grow : 1.0f) / all;
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+      for (int j = 2 * i; j < 2 * i + 2; j++) own[n][j] = (own[n][j] * shrink + other_own[n][j] * shrink_other) * share;
+    if (s.half == 0 && (lane & 3) == 0 && s.row + 8 * i < length) level[begin + s.row + 8 * i] = higher + log2f(all);
+  }
+  put_rows(own, q_tile, (char*)(mixed + begin * WIDTH), WIDTH * 2, length, s);
+  sync_pair(s);
+  take_rows(part, q_tile, s);
+  set_bias(own, vectors + OUT_BIAS + s.own * 8, lane);
+  add_rows(own, part, out_box + s.own * 1024, lane);
+  u32 word[2];
+  for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)site1, s.row + 8 * i);
+  drop_add_norm(own, x_tile, stages, word, columns, drops, threshold, grow, eps, vectors + NORM1, places + 2 * ROWS,
+                (char*)(sum1 + begin * WIDTH), (char*)(y + begin * WIDTH), mean1 + begin, rstd1 + begin, length, s);
+  sync_pair(s);
+  take_rows(part, x_tile, s);
+  clear(c);
 #pragma unroll 1
-  for (int i = 0; i < 4; i++) {
+  for (int i = 2 * s.half; i < 2 * s.half + 2; i++) {
     float u[8][4];
-    set_bias(u, held + i * WIDTH, lane);
-    add_product(u, x_part, place_of(up_tiles) + i * 8192, lane);
-    put_rows(u, x_tile, row, row + 8, first, (char*)(inner + begin * INNER + i * WIDTH), INNER * 2, length, lane);
+    u32 active[4][4];
+    set_bias(u, vectors + UP_BIAS + i * WIDTH, lane);
+    add_box<0>(u, part, up_boxes + i * BOX);
+    put_rows(u, stage, (char*)(inner + begin * INNER + i * WIDTH), INNER * 2, length, s);
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
       for (int j = 0; j < 4; j++) u[n][j] *= phi(u[n][j]);
-    round_rows(part, u);
-    add_product(c, part, place_of(k_tile) + i * 8192, lane);
+    round_rows(active, u);
+    add_box<0>(c, active, down_boxes + i * BOX);
   }
-  for (int i = 0; i < 2; i++) word[i] = drops ? row_word((u32)keys[text], (u32)site2, row + 8 * i) : 0;
-  drop_add_norm(c, x_part, word, columns, drops, threshold, grow, eps, held + 512, held + 576, x_tile,
-                (char*)(sum2 + begin * WIDTH), (char*)(z + begin * WIDTH), mean2 + begin, rstd2 + begin, first, length,
-                lane);
+  __syncwarp();
+  give(own, c, room, s);
+  sync_pair(s);
+  get(other_own, other_room, s);
+  {
+    float bias[4][4];
+    set_bias(bias, vectors + DOWN_BIAS + s.own * 8, lane);
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) own[n][i] += other_own[n][i] + bias[n][i];
+  }
+  for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)site2, s.row + 8 * i);
+  drop_add_norm(own, x_tile, q_tile, word, columns, drops, threshold, grow, eps, vectors + NORM2, places + 4 * ROWS,
+                (char*)(sum2 + begin * WIDTH), (char*)(z + begin * WIDTH), mean2 + begin, rstd2 + begin, length, s);
 }

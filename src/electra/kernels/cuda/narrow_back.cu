@@ -1,33 +1,31 @@
-// A narrow layer's way back, all but the products that are gradients of weights: a block is a text, a warp 16 of its
-// rows. What those products need is written out; of what adds up to gradients of vectors each block leaves a line.
+// A narrow layer's way back, all but the products that are gradients of weights: a block is a text, a pair of warps 16
+// of its rows. What those products need is written out; of what adds up to gradients of vectors each block leaves a line.
 
 #define INNER 256
 
-// The way back through dropout, residual and norm: `dy` becomes the gradient of the residual, `branch` that of the
-// branch; 192 sums go into `line`.
-INLINE void norm_drop_back(float dy[8][4], float branch[8][4], const u32 summed[4][4], const float* mean,
+// The way back through dropout, residual and norm, of the own columns: `dy` becomes the gradient of the residual,
+// `branch` that of the branch; its sums over the pair's rows go into `line`, 192 a pair.
+INLINE void norm_drop_back(float (&dy)[4][4], float (&branch)[4][4], const u32 (&summed)[2][4], const float* mean,
                            const float* rstd, const float* gamma, bool drops, const u32 word[2], const u32* columns,
-                           int threshold, float grow, float* line, int row, int lane) {
-  float m[2] = {mean[row], mean[row + 8]}, r[2] = {rstd[row], rstd[row + 8]}, level[2] = {}, slope[2] = {};
-  put_sums(dy, line + 64, lane);
-#pragma unroll
-  for (int n = 0; n < 8; n++)
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      u32 pair = summed[n / 2][(n & 1) * 2 + i / 2];
-      branch[n][i] = (((i & 1) ? high_of(pair) : low_of(pair)) - m[i / 2]) * r[i / 2];
-    }
+                           int threshold, float grow, float2* place, float* line, const Seat& s) {
+  float m[2] = {mean[s.row], mean[s.row + 8]}, r[2] = {rstd[s.row], rstd[s.row + 8]}, level[2] = {}, slope[2] = {};
+  line += s.own * 8;
+  put_sums(dy, line + 64, s.lane);
+  widen(branch, summed);
   {
-    float product[8][4];
+    float product[4][4];
 #pragma unroll
-    for (int n = 0; n < 8; n++)
+    for (int n = 0; n < 4; n++)
 #pragma unroll
-      for (int i = 0; i < 4; i++) product[n][i] = dy[n][i] * branch[n][i];
-    put_sums(product, line, lane);
+      for (int i = 0; i < 4; i++) {
+        branch[n][i] = (branch[n][i] - m[i / 2]) * r[i / 2];
+        product[n][i] = dy[n][i] * branch[n][i];
+      }
+    put_sums(product, line, s.lane);
   }
 #pragma unroll
-  for (int n = 0; n < 8; n++) {
-    float2 g = *(const float2*)(gamma + n * 8 + (lane & 3) * 2);
+  for (int n = 0; n < 4; n++) {
+    float2 g = *(const float2*)(gamma + (s.own + n) * 8 + (s.lane & 3) * 2);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       dy[n][i] *= i & 1 ? g.y : g.x;
@@ -37,30 +35,38 @@ INLINE void norm_drop_back(float dy[8][4], float branch[8][4], const u32 summed[
   }
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    level[i] = sum_quad(level[i]) * (1.0f / WIDTH);
-    slope[i] = sum_quad(slope[i]) * (1.0f / WIDTH);
+    level[i] = sum_quad(level[i]);
+    slope[i] = sum_quad(slope[i]);
+  }
+  tell(place, level, slope, s);
+  sync_pair(s);
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    float2 other = told(place, i, s);
+    level[i] = (level[i] + other.x) * (1.0f / WIDTH);
+    slope[i] = (slope[i] + other.y) * (1.0f / WIDTH);
   }
 #pragma unroll
-  for (int n = 0; n < 8; n++)
+  for (int n = 0; n < 4; n++)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       dy[n][i] = (dy[n][i] - level[i / 2] - branch[n][i] * slope[i / 2]) * r[i / 2];
       branch[n][i] = dy[n][i];
     }
-  if (drops) drop_rows(branch, word, columns, threshold, grow, lane);
-  put_sums(branch, line + 128, lane);
+  if (drops) drop_rows(branch, word, columns, threshold, grow, s);
+  put_sums(branch, line + 128, s.lane);
 }
 
-// Sums of a block's warps, to memory.
+// Sums of a block's pairs, to memory.
 INLINE void add_lines(const float* parts, int count, float* line, int thread) {
-  if (thread < count) {
+  for (int column = thread; column < count; column += THREADS) {
     float total = 0;
-    for (int i = 0; i < 8; i++) total += parts[i * count + thread];
-    line[thread] = total;
+    for (int i = 0; i < BANDS; i++) total += parts[i * count + column];
+    line[column] = total;
   }
 }
 
-KERNEL(256, 2)
+KERNEL(THREADS, 1)
 narrow_backward(const u16* gradient, const u16* qkv_w, const u16* out_w, const float* gamma1, const u16* up_w,
                 const u16* down_w, const float* gamma2, u16* qkv, const u16* mixed, const float* level, const u16* sum1,
                 const float* mean1, const float* rstd1, u16* inner, const u16* sum2, const float* mean2,
@@ -69,163 +75,197 @@ narrow_backward(const u16* gradient, const u16* qkv_w, const u16* out_w, const f
                 int length, float scale, int attention_threshold, float attention_grow, int threshold, float grow,
                 int attention_drops, int drops) {
   SHARED(memory);
-  char* d_tile = memory;  // each warp's rows on their way, and in the end the gradient of attention's output
-  char* down_tiles = memory + TILE;
-  char* up_tiles = memory + 3 * TILE;
-  char* out_tile = memory + 5 * TILE;
-  float* parts2 = (float*)(memory + 5 * TILE + 8192);
-  char* q_tile = memory + TILE;  // once the feed-forward half is done
-  char* k_tile = memory + 2 * TILE;
-  char* v_tile = memory + 3 * TILE;
-  char* scores = memory + 4 * TILE;
-  float* parts1 = (float*)(memory + 4 * TILE);  // in between
-  float2* facts = (float2*)(memory + 6 * TILE);
-  u32* words = (u32*)(facts + ROWS);
+  char* first_stage = memory;  // of each half's warps one, rows on their way; with what follows, gradients of values given
+  char* second_stage = memory + 2 * TILE;
+  char* d_tile = second_stage;  // in the end, the gradient of attention's output
+  char* q_tile = memory + 3 * TILE;
+  char* k_tile = memory + 4 * TILE;
+  char* v_tile = memory + 5 * TILE;
+  char* down_boxes = memory + 6 * TILE;
+  char* scores = down_boxes;  // once the feed-forward half is done
+  char* up_boxes = down_boxes + 4 * BOX;  // then, gradients of keys given
+  char* qkv_boxes = down_boxes + 8 * BOX;
+  char* out_box = down_boxes + 11 * BOX;
+  float2* facts = (float2*)(down_boxes + 12 * BOX);
+  float2* places = facts + ROWS;
+  u32* words = (u32*)(places + 3 * ROWS * 2);
   u32* columns = words + ROWS;
   float* parts = (float*)(columns + 64);
-  float* held = parts + 8 * INNER;  // of each row: the norms' means and inverse deviations, attention's log-sum
+  float* parts1 = parts + BANDS * INNER;
+  float* parts2 = parts1 + BANDS * 192;
+  float* held = parts2 + BANDS * 192;  // of each row: the norms' means and inverse deviations, attention's log-sum
   float* gammas = held + 5 * ROWS;
 
-  int text = blockIdx.x, thread = threadIdx.x, lane = thread & 31, warp = thread / 32, first = warp * 16;
-  int row = first + lane / 4;
+  int text = blockIdx.x, thread = threadIdx.x;
+  Seat s = seat_of(thread);
+  int lane = s.lane;
+  char *stage = s.half ? second_stage : first_stage, *room = stage + s.first * 128;
+  char* other_room = (s.half ? first_stage : second_stage) + s.first * 128;
   long begin = (long)text * length;
   int visible = lengths ? lengths[text] : length;
-  for (int i = 0; i < 4; i++)
-    fetch_rows(down_tiles + i * 8192, WIDTH, down_w + i * WIDTH, INNER * 2, WIDTH, thread, 256);
-  fetch_rows(up_tiles, INNER, up_w, WIDTH * 2, INNER, thread, 256);
-  fetch_rows(out_tile, WIDTH, out_w, WIDTH * 2, WIDTH, thread, 256);
-  if (thread < 64) columns[thread] = mix(thread);
-  if (attention_drops && thread < ROWS) words[thread] = row_word((u32)keys[text], (u32)site0, thread);
-
-  float dy[8][4], du[8][4];
-  u32 part[4][4], given[4][4], word[2];
+  u32 key = attention_drops || drops ? (u32)keys[text] : 0;
   Rows rows, more;
-  begin_rows(rows, gradient + begin * WIDTH, WIDTH * 2, first, length, lane);
-  begin_rows(more, sum2 + begin * WIDTH, WIDTH * 2, first, length, lane);
-  if (thread < ROWS) {
+  begin_rows(rows, gradient + begin * WIDTH, length, s);
+  begin_rows(more, sum2 + begin * WIDTH, length, s);
+  for (int i = 0; i < 4; i++) fetch_rows(down_boxes + i * BOX, WIDTH, down_w + i * WIDTH, INNER * 2, WIDTH, thread);
+  fetch_rows(up_boxes, INNER, up_w, WIDTH * 2, INNER, thread);
+  char* given_inner[4] = {q_tile, k_tile, v_tile, memory + TILE};  // before anything else needs the room
+  for (int i = 0; i < 4; i++)
+    fetch_rows(given_inner[i], ROWS, inner + begin * INNER + i * WIDTH, INNER * 2, length, thread);
+  mark();
+  fetch_rows(out_box, WIDTH, out_w, WIDTH * 2, WIDTH, thread);
+  fetch_rows(qkv_boxes, 3 * WIDTH, qkv_w, WIDTH * 2, 3 * WIDTH, thread);
+  mark();
+  if (thread < 64) columns[thread] = mix(thread);
+  if (thread < ROWS) words[thread] = row_word(key, (u32)site0, thread);
+  if (thread < 2 * WIDTH) gammas[thread] = thread < WIDTH ? gamma2[thread] : gamma1[thread - WIDTH];
+  {
     const float* from[5] = {mean2, rstd2, mean1, rstd1, level};
+    int row = thread & (ROWS - 1), which = thread / ROWS;
 #pragma unroll
-    for (int i = 0; i < 5; i++) held[i * ROWS + thread] = thread < length ? from[i][begin + thread] : 0;
-  } else {
-    int i = thread - ROWS;
-    gammas[i] = i < WIDTH ? gamma2[i] : gamma1[i - WIDTH];
+    for (int i = 0; i < 5; i++)
+      if (i % 4 == which) held[i * ROWS + row] = row < length ? from[i][begin + row] : 0;
   }
-  end_rows(given, rows, d_tile, first, lane);
+
+  float all[8][4], du[8][4], own[4][4], branch[4][4];
+  u32 part[4][4], given[2][4], word[2];
+  end_rows(given, rows, first_stage, s);
+  widen(own, given);
+  end_rows(given, more, first_stage, s);
+  for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)site2, s.row + 8 * i);
+  __syncthreads();
+  norm_drop_back(own, branch, given, held, held + ROWS, gammas, drops, word, columns, threshold, grow, places,
+                 parts2 + s.band * 192, s);
+  put_rows(branch, first_stage, (char*)(d_down + begin * WIDTH), WIDTH * 2, length, s);
+  fetched_but_last();
+  seen_by_engines();
+  __syncthreads();
+  take_rows(part, first_stage, s);
 #pragma unroll
   for (int n = 0; n < 8; n++)
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      u32 pair = given[n / 2][(n & 1) * 2 + i / 2];
-      dy[n][i] = (i & 1) ? high_of(pair) : low_of(pair);
-    }
-  end_rows(given, more, d_tile, first, lane);
-  for (int i = 0; i < 2; i++) word[i] = drops ? row_word((u32)keys[text], (u32)site2, row + 8 * i) : 0;
-  __syncthreads();
-  norm_drop_back(dy, du, given, held, held + ROWS, gammas, drops, word, columns, threshold, grow, parts2 + warp * 192,
-                 row, lane);
-  round_rows(part, du);
-  put_rows(du, d_tile, row, row + 8, first, (char*)(d_down + begin * WIDTH), WIDTH * 2, length, lane);
-  begin_rows(rows, inner + begin * INNER, INNER * 2, first, length, lane);
-  fetched();
-  __syncthreads();
+    for (int i = 0; i < 4; i++) all[n][i] = n / 4 == s.half ? own[n & 3][i] : 0;
+  sync_pair(s);  // both have read what the stage held
 #pragma unroll 1
-  for (int j = 0; j < 4; j++) {
-#pragma unroll
-    for (int n = 0; n < 8; n++) du[n][0] = du[n][1] = du[n][2] = du[n][3] = 0;
-    add_product_turned(du, part, place_of(down_tiles) + j * 8192, lane);
-    end_rows(given, rows, d_tile, first, lane);
-    const u16* next = j < 3 ? inner + begin * INNER + (j + 1) * WIDTH : sum1 + begin * WIDTH;
-    begin_rows(rows, next, (j < 3 ? INNER : WIDTH) * 2, first, length, lane);
+  for (int j = 2 * s.half; j < 2 * s.half + 2; j++) {
+    u32 pairs[4][4];
+    clear(du);
+    add_box<1>(du, part, down_boxes + j * BOX);
+    take_rows(pairs, j == 0 ? q_tile : j == 1 ? k_tile : j == 2 ? v_tile : memory + TILE, s);
     // The GELU's output takes the place of what it was given.
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
       for (int i = 0; i < 2; i++) {
-        u32* pair = &given[n / 2][(n & 1) * 2 + i];
+        u32* pair = &pairs[n / 2][(n & 1) * 2 + i];
         float low = low_of(*pair), high = high_of(*pair);
         du[n][2 * i] *= gelu_slope(low);
         du[n][2 * i + 1] *= gelu_slope(high);
         *pair = pack(low * phi(low), high * phi(high));
       }
-    put_pairs(given, d_tile, row, row + 8, first, (char*)(inner + begin * INNER + j * WIDTH), INNER * 2, length, lane);
-    put_sums(du, parts + warp * INNER + j * WIDTH, lane);
-    put_rows(du, d_tile, row, row + 8, first, (char*)(d_inner + begin * INNER + j * WIDTH), INNER * 2, length, lane);
-    round_rows(given, du);
-    add_product_turned(dy, given, place_of(up_tiles) + j * 8192, lane);
+    put_pairs(pairs, stage, s.first + (lane & 15), (char*)(inner + begin * INNER + j * WIDTH), INNER * 2, length, s);
+    put_sums(du, parts + s.band * INNER + j * WIDTH, lane);
+    round_rows(pairs, du);
+    put_pairs(pairs, stage, s.first + (lane & 15), (char*)(d_inner + begin * INNER + j * WIDTH), INNER * 2, length, s);
+    add_box<1>(all, pairs, up_boxes + j * BOX);
   }
-  __syncthreads();  // the feed-forward half's weights are no longer read
+  begin_rows(rows, sum1 + begin * WIDTH, length, s);
+  begin_rows(more, mixed + begin * WIDTH, length, s);
+  __syncwarp();
+  give(own, all, room, s);
+  fetched();
+  __syncthreads();  // all of the sums is there; the feed-forward half's weights and what it was given are read
   u16* here = qkv + begin * 3 * WIDTH;
-  fetch_rows(q_tile, ROWS, here, 3 * WIDTH * 2, length, thread, 256);
-  fetch_rows(k_tile, ROWS, here + WIDTH, 3 * WIDTH * 2, length, thread, 256);
-  fetch_rows(v_tile, ROWS, here + 2 * WIDTH, 3 * WIDTH * 2, length, thread, 256);
+  fetch_rows(q_tile, ROWS, here, 3 * WIDTH * 2, length, thread);
+  fetch_rows<true>(k_tile, ROWS, here + WIDTH, 3 * WIDTH * 2, length, thread);
+  fetch_rows<true>(v_tile, ROWS, here + 2 * WIDTH, 3 * WIDTH * 2, length, thread);
+  get(branch, other_room, s);
+#pragma unroll
+  for (int n = 0; n < 4; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) own[n][i] += branch[n][i];
   add_lines(parts2, 192, lines2 + text * 192, thread);
-  add_lines(parts, INNER, up_lines + text * INNER, thread);
-  end_rows(given, rows, d_tile, first, lane);
-  begin_rows(rows, mixed + begin * WIDTH, WIDTH * 2, first, length, lane);
-  for (int i = 0; i < 2; i++) word[i] = drops ? row_word((u32)keys[text], (u32)site1, row + 8 * i) : 0;
-  norm_drop_back(dy, du, given, held + 2 * ROWS, held + 3 * ROWS, gammas + WIDTH, drops, word, columns, threshold, grow,
-                 parts1 + warp * 192, row, lane);
-  put_rows(dy, d_tile, row, row + 8, first, (char*)(d_x + begin * WIDTH), WIDTH * 2, length, lane);
-  put_rows(du, d_tile, row, row + 8, first, (char*)(d_out + begin * WIDTH), WIDTH * 2, length, lane);
-  round_rows(part, du);
+  add_lines(parts, INNER, up_lines + text * INNER, THREADS - 1 - thread);  // whom the others leave free
+  sync_pair(s);  // both have what they were given
+  end_rows(given, rows, first_stage, s);
+  for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)site1, s.row + 8 * i);
+  norm_drop_back(own, branch, given, held + 2 * ROWS, held + 3 * ROWS, gammas + WIDTH, drops, word, columns, threshold,
+                 grow, places + 2 * ROWS, parts1 + s.band * 192, s);
+  u32 residual[2][4];
+  round_rows(residual, own);
+  put_rows(branch, first_stage, (char*)(d_out + begin * WIDTH), WIDTH * 2, length, s);
+  sync_pair(s);
+  take_rows(part, first_stage, s);
+  clear(own);
+  add_columns(own, part, out_box, s);
+  u32 rounded[2][4];
+  round_rows(rounded, own);
+  end_rows(given, more, d_tile, s);
+  float shared[2] = {}, nothing[2] = {};
 #pragma unroll
-  for (int n = 0; n < 8; n++) du[n][0] = du[n][1] = du[n][2] = du[n][3] = 0;
-  add_product_turned(du, part, place_of(out_tile), lane);
-  end_rows(given, rows, d_tile, first, lane);
-  round_rows(part, du);
-  float shared[2] = {};
-#pragma unroll
-  for (int h = 0; h < 4; h++)
+  for (int h = 0; h < 2; h++)
 #pragma unroll
     for (int i = 0; i < 4; i++)
-      shared[i & 1] += low_of(part[h][i]) * low_of(given[h][i]) + high_of(part[h][i]) * high_of(given[h][i]);
+      shared[i & 1] += low_of(rounded[h][i]) * low_of(given[h][i]) + high_of(rounded[h][i]) * high_of(given[h][i]);
 #pragma unroll
-  for (int i = 0; i < 2; i++) {
-    shared[i] = sum_quad(shared[i]);
-    int here = row + 8 * i;
-    if ((lane & 3) == 0) facts[here] = make_float2(held[4 * ROWS + here], shared[i]);
-  }
-  put_pairs(part, d_tile, row, row + 8, first, 0, 0, 0, lane);
+  for (int i = 0; i < 2; i++) shared[i] = sum_quad(shared[i]);
+  tell(places + 4 * ROWS, shared, nothing, s);
+  put_pairs(rounded, d_tile, s.first + (lane & 15), 0, 0, 0, s);
+  sync_pair(s);
+  if (s.half == 0 && (lane & 3) == 0)
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      int row = s.row + 8 * i;
+      facts[row] = make_float2(held[4 * ROWS + row], shared[i] + told(places + 4 * ROWS, i, s).x);
+    }
   fetched();
+  seen_by_engines();
   __syncthreads();
   add_lines(parts1, 192, lines1 + text * 192, thread);
-  __syncthreads();
-  back_to_keys(dy, du, q_tile, k_tile, v_tile, d_tile, scores, facts, words, attention_drops, visible, scale,
-               attention_threshold, attention_grow, warp, lane);
-  put_sums(du, parts + warp * 128 + 64, lane);
+  back_to_keys(all, du, q_tile, k_tile, v_tile, d_tile, scores, facts, words, attention_drops, visible, scale,
+               attention_threshold, attention_grow, s);
+  int number = (s.half * BANDS + s.band) * 2048, other = ((1 - s.half) * BANDS + s.band) * 2048;
+  give(own, all, up_boxes + number, s);
+  give(branch, du, first_stage + number, s);
   __syncthreads();  // all gradients of scores are there, and nobody reads queries, values and gradients any more
-  int key = first + 2 * (lane / 4);
+  int pair_row = s.first + 2 * (lane & 7) + ((lane >> 3) & 1);
   char* to = (char*)here;
-  put_rows(dy, q_tile, key, key + 1, first, to + WIDTH * 2, 3 * WIDTH * 2, length, lane);
-  put_rows(du, d_tile, key, key + 1, first, to + WIDTH * 4, 3 * WIDTH * 2, length, lane);
-  begin_rows(rows, d_x + begin * WIDTH, WIDTH * 2, first, length, lane);
-  back_to_queries(dy, k_tile, scores, scale, warp, lane);
-  put_sums(dy, parts + warp * 128, lane);
-  put_rows(dy, v_tile, row, row + 8, first, to, 3 * WIDTH * 2, length, lane);
+  {
+    u32 pairs[2][4];
+    float others[4][4];
+    get(others, up_boxes + other, s);
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) own[n][i] = (own[n][i] + others[n][i]) * scale;
+    round_rows(pairs, own);
+    put_pairs(pairs, q_tile, pair_row, to + WIDTH * 2, 3 * WIDTH * 2, length, s);
+    get(others, first_stage + other, s);
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) branch[n][i] += others[n][i];
+    put_sums(branch, parts + s.band * 128 + 64 + s.own * 8, lane);
+    round_rows(pairs, branch);
+    put_pairs(pairs, d_tile, pair_row, to + WIDTH * 4, 3 * WIDTH * 2, length, s);
+  }
+  back_to_queries(own, k_tile, scores, scale, s);
+  put_sums(own, parts + s.band * 128 + s.own * 8, lane);
+  put_rows(own, v_tile, to, 3 * WIDTH * 2, length, s);
   __syncthreads();
-  fetch_rows(scores, 3 * WIDTH, qkv_w, WIDTH * 2, 3 * WIDTH, thread, 256);
   if (thread < 192) {
     // What is added to all keys changes no softmax, so their sum is zero.
     float total = 0;
     if (thread / 64 != 1)
-      for (int i = 0; i < 8; i++) total += parts[i * 128 + (thread / 128) * 64 + (thread & 63)];
+      for (int i = 0; i < BANDS; i++) total += parts[i * 128 + (thread / 128) * 64 + (thread & 63)];
     qkv_lines[text * 192 + thread] = total;
   }
-  end_rows(given, rows, k_tile, first, lane);
-#pragma unroll
-  for (int n = 0; n < 8; n++)
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      u32 pair = given[n / 2][(n & 1) * 2 + i / 2];
-      dy[n][i] = (i & 1) ? high_of(pair) : low_of(pair);
-    }
-  fetched();
-  __syncthreads();
-  take_rows(part, place_of(v_tile), first, lane);
-  add_product_turned(dy, part, place_of(scores), lane);
-  take_rows(part, place_of(q_tile), first, lane);
-  add_product_turned(dy, part, place_of(scores) + 8192, lane);
-  take_rows(part, place_of(d_tile), first, lane);
-  add_product_turned(dy, part, place_of(scores) + 2 * 8192, lane);
-  put_rows(dy, k_tile, row, row + 8, first, (char*)(d_x + begin * WIDTH), WIDTH * 2, length, lane);
+  widen(own, residual);
+  take_rows(part, v_tile, s);
+  add_columns(own, part, qkv_boxes, s);
+  take_rows(part, q_tile, s);
+  add_columns(own, part, qkv_boxes + BOX, s);
+  take_rows(part, d_tile, s);
+  add_columns(own, part, qkv_boxes + 2 * BOX, s);
+  put_rows(own, first_stage, (char*)(d_x + begin * WIDTH), WIDTH * 2, length, s);
 }
