@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from kernel_truth import HERE, KEYS, Place, everywhere, exact, leaf, mask_at
+from kernel_truth import HERE, KEYS, Place, everywhere, exact, leaf, mask_at, off
 from torch import Tensor
 
 from electra.batches.sequences import Spans
@@ -142,7 +142,8 @@ def test_attention_over_one_document_is_attention() -> None:
         level = attend(qkv, None, drop, length=length, heads=heads, out=mixed, spans=given)
         attend_backward(qkv, gradient, mixed, level, None, drop, sums, length=length, heads=heads, spans=given)
         found.append((mixed, qkv, sums))
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    allowed = 0.0 if HERE.device == "cpu" else 1e-2  # the compiler may put products and sums together differently
+    assert all(off(one, exact(other)) <= allowed for one, other in zip(*found, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter, about them

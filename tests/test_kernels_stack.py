@@ -268,6 +268,17 @@ def test_a_narrow_layer_needs_known_sizes_and_enough_texts(monkeypatch: pytest.M
     assert not narrow.fits(x_BLD.new_empty(64, 128, 256), heads=4, inner=1024)
 
 
+def test_an_encoder_tells_its_kernels_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Encoder, "_fits", lambda self, x: True)
+    encoder, x = network(HERE, width=32, heads=2), HERE.numbers(1, 20, 32, seed=1)
+    ids = torch.full((1, 20), 9, device=HERE.device)
+    ids[0, 7] = 3
+    spans, lengths = document_spans(ids, 3), torch.tensor([20], device=HERE.device)
+    got = encoder(x, lengths, None, spans)
+    assert torch.equal(got, encoder._run_fused(x, None, None, spans))
+    assert not torch.equal(got, encoder(x, lengths, None))
+
+
 def test_kernels_in_cuda_are_left_aside_for_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     """They know of none, however well the sizes suit them."""
     encoder, x = network(HERE, width=64, heads=1, ffn=256), HERE.numbers(2, 40, 64, seed=1).requires_grad_()

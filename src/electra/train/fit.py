@@ -42,7 +42,10 @@ def make_stepper(
     rows: int,
     separator: int | None,
 ) -> Stepper:
-    """What trains the model by one step, for a process's `rows` of a batch with this `separator_of` documents."""
+    """What trains the model by one step, for a process's `rows` of a batch.
+
+    `separator` is what `electra.batches.layout.separator_of` gives for these rows.
+    """
     device = master.weights.device
     return Stepper(
         model,
