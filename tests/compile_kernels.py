@@ -91,9 +91,9 @@ class NoProducts(TorchDispatchMode):
 
 def main() -> None:
     from electra import rng
-    from electra.batches.layout import Specials
+    from electra.batches.layout import separator_of
     from electra.batches.sequences import unpack
-    from electra.bench.ours import CLS, MASK, SEP, random_rows
+    from electra.bench.ours import SPECIALS, random_rows
     from electra.config.load import load
     from electra.kernels import native
     from electra.kernels.adamw import Groups, adamw
@@ -112,8 +112,8 @@ def main() -> None:
     config = load(sys.argv[2], overrides=[*sys.argv[3:], "model.layers=1", "model.vocab_size=2048"])
     model = electra.build_model(config)
     master = Master(model, compute=torch.bfloat16, device=torch.device("cpu"))
-    objective = build_objective(config, Specials(pad=0, cls=CLS, sep=SEP, mask=MASK))
-    batch = unpack(random_rows(config, 2))
+    objective = build_objective(config, SPECIALS)
+    batch = unpack(random_rows(config, 2), separator_of(config.data, SPECIALS))
     slots = objective.plan(batch)
     with NoProducts():
         objective.loss(model, batch, slots, objective.counts(batch, slots)).loss.backward()

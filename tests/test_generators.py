@@ -159,7 +159,7 @@ def test_temperature_and_forbidden_tokens_are_exact(temperature: float, disallow
 def test_the_networks_samples_follow_its_temperature() -> None:
     """The options reach the generator: the drawn tokens fit its own distribution, sharpened or flattened."""
     batch, slots = many_slots(9)
-    few = Sequences(*(part[:1].expand(1000, *part.shape[1:]) for part in batch))
+    few = batch.part(torch.zeros(1000, dtype=torch.int64))
     few = few._replace(keys_B=batch.keys_B[:1000])
     slots = Slots(slots.positions_BS[:1000], slots.used_BS[:1000])
     for temperature, disallow in ((1.0, False), (2.0, False), (0.5, True)):

@@ -28,6 +28,7 @@ SHARED_MEMORY = {86: 99 * 1024, 90: 227 * 1024}
         (90, ("base",), {"_flash_forward", "_flash_backward_keys", "_flash_backward_queries", "_embed_backward"}),
         (86, ("small",), {"_attention_forward", "_attention_backward", "_down_backward"}),
         (86, ("small", "data.length=256"), {"_flash_backward_keys"}),
+        (90, ("small", "data.layout=packed"), {"_flash_forward", "_flash_backward_keys", "_flash_backward_queries"}),
         (90, ("small", "data.length=12"), {"_choose", "_detect"}),  # one slot a text
     ],
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from kernel_truth import HERE, KEYS, Place, everywhere, exact, leaf, mask_at
+from kernel_truth import HERE, KEYS, Place, everywhere, exact, leaf, mask_at, off
 from torch import Tensor
 
+from electra.batches.sequences import Spans
 from electra.kernels import attention, down
 from electra.kernels import gelu as gelus
 from electra.kernels import norm as norms
@@ -19,13 +20,22 @@ DROPS = ((0.1, 0), (0.5, 5), (0.003, 70), (0.9, 1_000_003))
 
 
 def true_attention(
-    qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, texts: int, length: int, heads: int
+    qkv_TW: Tensor,
+    lengths_B: Tensor | None,
+    drop: Drop,
+    *,
+    texts: int,
+    length: int,
+    heads: int,
+    document_BL: Tensor | None = None,
 ) -> Tensor:
     """Softmax attention of every head, one operation after another."""
     q, k, v = qkv_TW.view(texts, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
     scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
     if lengths_B is not None:
         scores = scores.masked_fill(torch.arange(length) >= lengths_B[:, None, None, None], -torch.inf)
+    if document_BL is not None:
+        scores = scores.masked_fill((document_BL[:, :, None] != document_BL[:, None, :])[:, None], -torch.inf)
     shares = scores.softmax(-1)
     if drop.keys_B is not None:
         keep = mask_at(drop.keys_B, drop.place, heads * length, length, drop.rate).view(shares.shape)
@@ -73,6 +83,82 @@ def test_attention(
     # The shares or their gradients, the output; and one more, since an element's error is not bounded by its own size.
     place.check(qkv, source.grad, roundings=3)
     place.check(sums, source.grad.view(texts, length, -1).sum(1), roundings=3)
+
+
+def spans_of(documents: tuple[tuple[int, ...], ...]) -> tuple[Spans, Tensor]:
+    """What documents of these sizes, end to end, let each token see; and the number of each token's document."""
+    rows = [torch.tensor(sizes) for sizes in documents]
+    first = torch.stack([(sizes.cumsum(0) - sizes).repeat_interleave(sizes) for sizes in rows])
+    end = torch.stack([sizes.cumsum(0).repeat_interleave(sizes) for sizes in rows])
+    number = torch.stack([torch.arange(len(sizes)).repeat_interleave(sizes) for sizes in rows])
+    return Spans(first.int().to(HERE.device), end.int().to(HERE.device)), number
+
+
+@pytest.mark.parametrize(
+    ("place", "heads", "head", "documents", "rate", "site"),
+    everywhere(
+        (2, 32, ((20, 17), (37,), (1, 2, 3, 31)), 0.1, 4),  # several in a block, and no more than one block
+        (3, 16, ((5, 11), (1,) * 16), 0.0, 0),
+        (1, 64, ((64, 64), (63, 65), (1, 126, 1)), 0.5, 10),
+        (1, 16, ((129,), (64, 65), (33, 62, 1, 33)), 0.1, 3),
+        (2, 32, ((3, 60, 70, 67), (131, 69), (199, 1)), 0.3, 5),  # across blocks, and from an odd place on
+        (1, 64, ((7,) * 42 + (6,), (70, 220, 10)), 0.0, 6),
+        half=torch.float16,
+    ),
+)
+def test_attention_inside_documents(
+    place: Place, heads: int, head: int, documents: tuple[tuple[int, ...], ...], rate: float, site: int
+) -> None:
+    texts, length = len(documents), sum(documents[0])
+    qkv = place.numbers(texts * length, 3 * heads * head, seed=length, scale=1.5)
+    gradient = place.numbers(texts * length, heads * head, seed=length + 1)
+    drop = drop_at(place.keys(texts), rate, site)
+    spans, document_BL = spans_of(documents)
+
+    source = leaf(qkv)
+    want = true_attention(source, None, drop, texts=texts, length=length, heads=heads, document_BL=document_BL)
+    want.backward(exact(gradient))
+    assert source.grad is not None
+
+    lengths = torch.full((texts,), length, dtype=torch.int32, device=place.device)
+    got = torch.full_like(gradient, torch.nan)
+    level = attend(qkv, lengths, drop, length=length, heads=heads, out=got, spans=spans)
+    place.check(got, want, roundings=2)
+    sums = torch.full((texts, qkv.shape[1]), torch.nan, device=place.device)
+    attend_backward(qkv, gradient, got, level, lengths, drop, sums, length=length, heads=heads, spans=spans)
+    place.check(qkv, source.grad, roundings=3)
+    place.check(sums, source.grad.view(texts, length, -1).sum(1), roundings=3)
+
+
+def test_attention_over_one_document_is_attention() -> None:
+    texts, length, heads, head = 2, 150, 2, 16
+    drop = drop_at(HERE.keys(texts), 0.2, 3)
+    spans, _ = spans_of(((length,),) * texts)
+    gradient = HERE.numbers(texts * length, heads * head, seed=2)
+    found = []
+    for given in (None, spans):
+        qkv = HERE.numbers(texts * length, 3 * heads * head, seed=1)
+        mixed, sums = torch.empty_like(gradient), torch.empty(texts, qkv.shape[1], device=HERE.device)
+        level = attend(qkv, None, drop, length=length, heads=heads, out=mixed, spans=given)
+        attend_backward(qkv, gradient, mixed, level, None, drop, sums, length=length, heads=heads, spans=given)
+        found.append((mixed, qkv, sums))
+    allowed = 0.0 if HERE.device == "cpu" else 1e-2  # the compiler may put products and sums together differently
+    assert all(off(one, exact(other)) <= allowed for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter, about them
+def test_blocks_of_other_documents_are_not_read() -> None:
+    """Numbers that are none would spread if they were, since nothing times them is nothing."""
+    length, heads, head = 256, 1, 16
+    spans, _ = spans_of(((64, 128, 64),))
+    drop = drop_at(HERE.keys(1), 0.1, 3)
+    qkv, gradient = HERE.numbers(length, 3 * heads * head, seed=1), HERE.numbers(length, heads * head, seed=2)
+    qkv[64:192], gradient[64:192] = torch.nan, torch.nan
+    mixed, sums = torch.empty_like(gradient), torch.empty(1, qkv.shape[1], device=HERE.device)
+    level = attend(qkv, None, drop, length=length, heads=heads, out=mixed, spans=spans)
+    attend_backward(qkv, gradient, mixed, level, None, drop, sums, length=length, heads=heads, spans=spans)
+    for found in (mixed, qkv):
+        assert found[:64].isfinite().all() and found[192:].isfinite().all() and found[64:192].isnan().all()
 
 
 @pytest.mark.parametrize("longest", [128, 16])

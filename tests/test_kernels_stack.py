@@ -11,7 +11,7 @@ from emulated import emulate, needs_compiler
 from kernel_truth import HERE, Place, everywhere, exact
 from torch import Tensor
 
-from electra.batches.sequences import Sequences, unpack
+from electra.batches.sequences import Sequences, Spans, document_spans, unpack
 from electra.kernels import attention, down, gelu, narrow, norm, stack
 from electra.model.encoder import Encoder, Shape
 
@@ -110,6 +110,47 @@ def test_the_stack_is_the_plain_layers(
     weights = {"x": x, **dict(encoder.named_parameters())}
     for name, gradient in found.items():
         assert gradient.dtype == weights[name].dtype, name
+        place.check(gradient, wanted[name], roundings=24, single=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("place", "length", "width", "heads", "ffn", "rate", "attention", "recompute"),
+    everywhere(
+        (33, 48, 3, 80, 0.1, 0.3, False),
+        (140, 32, 2, 80, 0.1, 0.2, True),
+        (40, 64, 1, 256, 0.0, 0.0, False),  # a layer that one kernel would take otherwise
+        half=torch.float16,
+    ),
+)
+def test_the_stack_keeps_documents_apart(
+    place: Place,
+    length: int,
+    width: int,
+    heads: int,
+    ffn: int,
+    rate: float,
+    attention: float,
+    recompute: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(narrow, "FEWEST_TEXTS", 1)
+    encoder = network(place, width=width, heads=heads, ffn=ffn, rate=rate, attention=attention)
+    encoder.recompute = recompute
+    rows = batch_of(place, 3, length)
+    ids = torch.full((3, length), 9, dtype=torch.int32, device=place.device)
+    ids[0, 11] = ids[1, 5] = ids[1, 6] = ids[1, length // 2] = 3
+    spans = document_spans(ids, 3)
+    keys = rows.keys_B if rate or attention else None
+    x = place.numbers(3, length, width, seed=1).requires_grad_()
+    incoming = place.numbers(3, length, width, seed=2)
+
+    plain = deepcopy(encoder).cpu().double()
+    source = exact(x).requires_grad_()
+    want = plain(source, None, to_cpu(keys), Spans(*(bound.cpu() for bound in spans)))
+    wanted = gradients(plain, source, want, exact(incoming))
+    got = encoder._run_fused(x, rows.lengths_B, keys, spans)
+    place.check(got, want, roundings=16, single=2e-5)
+    for name, gradient in gradients(encoder, x, got, incoming).items():
         place.check(gradient, wanted[name], roundings=24, single=2e-5)
 
 
@@ -225,6 +266,31 @@ def test_a_narrow_layer_needs_known_sizes_and_enough_texts(monkeypatch: pytest.M
     assert not narrow.fits(x_BLD, heads=1, inner=192) and not narrow.fits(x_BLD.float(), heads=1, inner=256)
     assert not narrow.fits(x_BLD.new_empty(64, 129, 64), heads=1, inner=256)
     assert not narrow.fits(x_BLD.new_empty(64, 128, 256), heads=4, inner=1024)
+
+
+def test_an_encoder_tells_its_kernels_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Encoder, "_fits", lambda self, x: True)
+    encoder, x = network(HERE, width=32, heads=2), HERE.numbers(1, 20, 32, seed=1)
+    ids = torch.full((1, 20), 9, device=HERE.device)
+    ids[0, 7] = 3
+    spans, lengths = document_spans(ids, 3), torch.tensor([20], device=HERE.device)
+    got = encoder(x, lengths, None, spans)
+    assert torch.equal(got, encoder._run_fused(x, None, None, spans))
+    assert not torch.equal(got, encoder(x, lengths, None))
+
+
+def test_kernels_in_cuda_are_left_aside_for_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They know of none, however well the sizes suit them."""
+    encoder, x = network(HERE, width=64, heads=1, ffn=256), HERE.numbers(2, 40, 64, seed=1).requires_grad_()
+    spans = document_spans(torch.full((2, 40), 9, device=HERE.device), 3)
+    want = encoder._run_fused(x, None, None, spans)
+    monkeypatch.setattr(narrow, "fits", lambda *given, **named: True)
+    monkeypatch.setattr(attention, "_native", lambda *given: True)
+    for module in (narrow, attention):
+        monkeypatch.setattr(module, "launch", lambda kernel, *given: pytest.fail(kernel.name))
+    got = encoder._run_fused(x, None, None, spans)
+    got.sum().backward()
+    assert torch.equal(got, want)
 
 
 @needs_compiler

@@ -165,7 +165,7 @@ def test_the_mean_of_many_sampled_gradients_is_the_exact_one() -> None:
     parts = []
     for start in range(0, 10_000, 200):
         part = slice(start, start + 200)
-        few = Sequences(*(field[part] for field in batch))
+        few = batch.part(part)
         at = Slots(slots.positions_BS[part], slots.used_BS[part])
         parts.append(gradient(model, objective.loss(model, few, at, objective.counts(few, at)).loss))
     means = torch.stack(parts)

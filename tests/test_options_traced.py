@@ -11,9 +11,10 @@ import torch
 from tiny import SPECIALS, VOCAB, Trainer, ragged_rows, tiny_config
 from torch import Tensor
 
+from electra.batches.layout import separator_of
 from electra.batches.masking import Slots
 from electra.batches.sequences import unpack
-from electra.config.schema import Config, GeneratorConfig, MaskingConfig, ObjectiveConfig
+from electra.config.schema import Config, DataConfig, GeneratorConfig, MaskingConfig, ObjectiveConfig
 from electra.model.electra import build_model
 from electra.objective.base import Outcome
 from electra.objective.table import build_objective
@@ -33,6 +34,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gdes": {"generator": GeneratorConfig(width=0.5, tying="gdes")},
     "rare": {"masking": MaskingConfig(rare=0.5)},
     "contrastive": {"objective": ObjectiveConfig(contrastive_weight=1.0)},
+    "packed": {"data": DataConfig(layout="packed", length=24)},
 }
 
 
@@ -44,18 +46,19 @@ def traced(config: Config) -> list[torch.fx.GraphModule]:
     """The graphs of planning and of the loss; the traced results must be the plain ones."""
     model, objective = build_model(config), build_objective(config, SPECIALS, counts=counts)
     graphs: list[torch.fx.GraphModule] = []
+    separator = separator_of(config.data, SPECIALS)
 
     def keep(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., Any]:
         graphs.append(graph)
         return graph.forward
 
     def plan(rows: Tensor) -> tuple[Slots, Tensor]:
-        batch = unpack(rows)
+        batch = unpack(rows, separator)
         slots = objective.plan(batch)
         return slots, objective.counts(batch, slots)
 
     def loss(rows: Tensor, slots: Slots, total: Tensor) -> Outcome:
-        return objective.loss(model, unpack(rows), slots, total)
+        return objective.loss(model, unpack(rows, separator), slots, total)
 
     torch.compiler.reset()
     rows = ragged_rows(8)
@@ -70,7 +73,7 @@ def traced(config: Config) -> list[torch.fx.GraphModule]:
     return graphs
 
 
-@pytest.mark.parametrize("name", ["unigram", "uniform", "two-tower", "gdes", "rare", "contrastive"])
+@pytest.mark.parametrize("name", ["unigram", "uniform", "two-tower", "gdes", "rare", "contrastive", "packed"])
 def test_one_graph_and_no_copy_from_the_host(name: str) -> None:
     config = tiny_config(**VARIANTS[name], dropout=0.0)
     for graph in traced(replace(config, model=replace(config.model, layers=1))):
@@ -82,7 +85,9 @@ def test_one_graph_and_no_copy_from_the_host(name: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize(("name", "compiled"), [*((name, False) for name in VARIANTS), ("default", True)])
+@pytest.mark.parametrize(
+    ("name", "compiled"), [*((name, False) for name in VARIANTS), ("default", True), ("packed", True)]
+)
 def test_captured_steps_do_what_plain_ones_do(name: str, compiled: bool) -> None:
     """The first step's losses and the masks of later ones; replays that repeated a mask would repeat a loss."""
     config = tiny_config(**VARIANTS[name], dropout=0.0)
@@ -91,8 +96,11 @@ def test_captured_steps_do_what_plain_ones_do(name: str, compiled: bool) -> None
     objective = build_objective(config, SPECIALS, counts=counts, device=device)
     master = Master(model, compute=torch.float32, device=device)
     update = Update(master, config.optim)
-    fast = Stepper(model, master, update, objective, world=World(), micro_batch=8, compiled=compiled)
-    plain = Trainer(config, micro=8, counts=counts)
+    separator = separator_of(config.data, SPECIALS)
+    fast = Stepper(
+        model, master, update, objective, world=World(), micro_batch=8, compiled=compiled, separator=separator
+    )
+    plain = Trainer(config, micro=8, counts=counts, separator=separator)
     for seed in range(3):
         rows = ragged_rows(8, seed=seed)
         fast(rows.to(device), 0.0)

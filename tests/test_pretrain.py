@@ -22,14 +22,17 @@ import pytest
 import tiny_runs
 from click.testing import CliRunner
 from tiny_runs import STEPS, diary, losses, make_data, signalled, small_config, stop_at, times, weights
+from torch import Tensor
 
 from electra import fsio
+from electra.batches.sequences import Spans
 from electra.checkpoint import store
 from electra.cli import main
 from electra.config.load import load
 from electra.config.schema import Config
 from electra.errors import CheckpointError, ConfigError, DataError, Diverged, Resumable
 from electra.fsio import read_json
+from electra.model.encoder import Encoder
 from electra.pretrain import pretrain
 from electra.shards.dataset import open_data
 from electra.train.interrupt import SIGNALS, stop_on_signals
@@ -433,6 +436,23 @@ def test_the_packed_layout_runs_and_resumes(tmp_path: Path, data: Path) -> None:
     assert weights(once) == weights(twice)
     tokens = [line["tokens"] for line in diary(once) if line["kind"] == "train"]
     assert tokens == [8 * 32 * step for step in range(1, 7)], "no padding"
+
+
+@pytest.mark.parametrize("layout", ["packed", "paper"])
+def test_only_documents_of_packed_rows_are_kept_apart(
+    layout: str, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By every network, in steps and in evaluation."""
+    told: list[bool] = []
+    plain = Encoder.forward
+
+    def watched(self: Encoder, x: Tensor, lengths: Tensor | None, keys: Tensor | None, spans: Spans | None) -> Tensor:
+        told.append(spans is not None)
+        return plain(self, x, lengths, keys, spans)
+
+    monkeypatch.setattr(Encoder, "forward", watched)
+    pretrain(small_config(f"data.layout={layout}", "train.steps=5"), data=data, out=tmp_path / "run")
+    assert len(told) > 4 and set(told) == {layout == "packed"}
 
 
 def test_too_little_data_is_one_line(tmp_path: Path, data: Path) -> None:

@@ -80,7 +80,7 @@ def test_padding_and_the_ends() -> None:
     together = states(batch.ids_BL, batch)
     width = together.shape[2] // 2
     for row, size in enumerate(batch.lengths_B.tolist()):
-        one = Sequences(*(part[row : row + 1] for part in batch))
+        one = batch.part(slice(row, row + 1))
         alone = states(one.ids_BL[:, :size], one._replace(segments_BL=one.segments_BL[:, :size]))
         torch.testing.assert_close(together[row, :size], alone[0], rtol=1e-4, atol=1e-5)
         assert not together[row, 0, :width].any() and not together[row, size - 1, width:].any()

@@ -122,12 +122,25 @@ class Trainer:
     """Everything that a step needs, put together as a run does it, on the CPU."""
 
     def __init__(
-        self, config: Config, *, micro: int, compute: torch.dtype = torch.float32, counts: Counts | None = None
+        self,
+        config: Config,
+        *,
+        micro: int,
+        compute: torch.dtype = torch.float32,
+        counts: Counts | None = None,
+        separator: int | None = None,
     ) -> None:
         self.model: nn.Module = build_model(config)
         self.objective: Objective = build_objective(config, SPECIALS, counts=counts)
         self.master = Master(self.model, compute=compute, device=torch.device("cpu"))
         self.update = Update(self.master, config.optim)
         self.step = Stepper(
-            self.model, self.master, self.update, self.objective, world=World(), micro_batch=micro, compiled=False
+            self.model,
+            self.master,
+            self.update,
+            self.objective,
+            world=World(),
+            micro_batch=micro,
+            compiled=False,
+            separator=separator,
         )

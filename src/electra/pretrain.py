@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from electra import hardware
-from electra.batches.layout import Specials
+from electra.batches.layout import Specials, separator_of
 from electra.batches.loader import Batch, Loader, Stream
 from electra.batches.order import Cursor
 from electra.checkpoint import store
@@ -74,6 +74,7 @@ class _Run:
         tokenizer = prepared.tokenizer()
         self.token_names = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
         specials = Specials(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
+        self.separator = separator_of(config.data, specials)
         self.model = build_model(config, lambda: _counts(prepared, most=START_COUNTS))
         self.stages = plan_stages(
             config,
@@ -130,7 +131,13 @@ class _Run:
         if tensors is not None and position.step != stage.start:
             self.weights.master.load(tensors)
         self.stepper = make_stepper(
-            self.model, self.weights.master, stage.objective, config, world=self.world, rows=self.rows
+            self.model,
+            self.weights.master,
+            stage.objective,
+            config,
+            world=self.world,
+            rows=self.rows,
+            separator=self.separator,
         )
 
     def _train(self, position: Position, stop: Stop) -> Position:
@@ -229,7 +236,7 @@ class _Run:
         if position.step and not since:  # the stage before has just ended with one
             return
         batches: Iterable[Tensor] = (rows.to(self.device) for rows in self.held_out.split(self.micro))
-        figures, sample = evaluate(self.model, self.stage.objective, batches)
+        figures, sample = evaluate(self.model, self.stage.objective, batches, separator=self.separator)
         words = readable(sample, self.token_names)
         named = {f"eval/{name}": value for name, value in figures.items()}
         self.diary.write("eval", step=position.step, tokens=position.tokens, **named)

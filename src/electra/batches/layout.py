@@ -71,6 +71,11 @@ def plan_epoch(split: Split, data: DataConfig, specials: Specials, *, seed: int,
     return make(split, data, specials, seed=seed, epoch=epoch)
 
 
+def separator_of(data: DataConfig, specials: Specials) -> int | None:
+    """The id that parts a row's documents, none of which sees another; None where a row is one text."""
+    return specials.sep if data.layout == "packed" else None
+
+
 def _uniform(words: Int32s) -> NDArray[np.float64]:
     return words.view(np.uint32).astype(np.float64) / 2.0**32
 
@@ -172,7 +177,10 @@ class PaperLayout:
 
 
 class PackedLayout:
-    """Documents in random order, end to end with [SEP] between them, cut into full sequences."""
+    """Documents in random order, end to end with [SEP] between them, cut into full sequences.
+
+    A token sees its own document only: see `separator_of`.
+    """
 
     def __init__(self, split: Split, data: DataConfig, specials: Specials, *, seed: int, epoch: int) -> None:
         self._split, self._specials, self._length = split, specials, data.length

@@ -8,9 +8,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from electra.batches.loader import EXTRA_COLUMNS
+
+
+class Spans(NamedTuple):
+    """What each token sees of its row, and what sees it: its document, from `first` up to but without `end`."""
+
+    first_BL: Tensor
+    end_BL: Tensor
 
 
 class Sequences(NamedTuple):
@@ -20,12 +28,35 @@ class Sequences(NamedTuple):
     lengths_B: Tensor
     segments_BL: Tensor
     keys_B: Tensor
+    spans: Spans | None = None
+    """Where documents stand end to end; None where all real tokens of a row see one another."""
+
+    def part(self, rows: slice | Tensor) -> Sequences:
+        """Some of the sequences."""
+        spans = None if self.spans is None else Spans(self.spans.first_BL[rows], self.spans.end_BL[rows])
+        return Sequences(self.ids_BL[rows], self.lengths_B[rows], self.segments_BL[rows], self.keys_B[rows], spans)
 
 
-def unpack(rows: Tensor) -> Sequences:
-    """The parts of packed rows (see `electra.batches.loader.pack`)."""
+def unpack(rows: Tensor, separator: int | None = None) -> Sequences:
+    """The parts of packed rows (see `electra.batches.loader.pack`).
+
+    `separator` is the id that closes a document, for rows of whose documents none sees another
+    (see `electra.batches.layout.separator_of`).
+    """
     length = rows.shape[1] - EXTRA_COLUMNS
     lengths_B, a_lengths_B, keys_B = rows[:, length], rows[:, length + 1], rows[:, length + 2]
     place_L = torch.arange(length, dtype=rows.dtype, device=rows.device)
     segments_BL = ((place_L >= a_lengths_B[:, None]) & (place_L < lengths_B[:, None])).to(rows.dtype)
-    return Sequences(rows[:, :length], lengths_B, segments_BL, keys_B)
+    ids_BL = rows[:, :length]
+    spans = None if separator is None else document_spans(ids_BL, separator)
+    return Sequences(ids_BL, lengths_B, segments_BL, keys_B, spans)
+
+
+def document_spans(ids_BL: Tensor, separator: int) -> Spans:
+    """Documents from just after a separator to the next one; the row's last token belongs to the last document."""
+    length = ids_BL.shape[1]
+    place_L = torch.arange(length, dtype=torch.int32, device=ids_BL.device)
+    closes = ids_BL[:, :-2] == separator
+    opening_BL = torch.where(F.pad(closes, (1, 1)), place_L, 0)
+    closing_BL = torch.where(F.pad(closes, (0, 2)), place_L + 1, length)
+    return Spans(opening_BL.cummax(1).values, closing_BL.flip(1).cummin(1).values.flip(1))

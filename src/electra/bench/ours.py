@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from electra import hardware
-from electra.batches.layout import Specials
+from electra.batches.layout import Specials, separator_of
 from electra.config.schema import Config
 from electra.model.electra import build_model
 from electra.train.fit import fit_model, make_stepper
@@ -17,18 +17,25 @@ from electra.train.parallel import World
 from electra.train.stages import StageWeights, plan_stages
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
+SPECIALS = Specials(pad=PAD, cls=CLS, sep=SEP, mask=MASK)
 FIRST_WORD = 5
+DOCUMENT = 128
+"""Tokens of a document in packed rows, on average; they vary as chance has it."""
 RATE = 1e-4
 
 
 def random_rows(config: Config, count: int) -> Tensor:
-    """Packed rows of full length: random tokens in two segments."""
+    """Rows of full length of random tokens: in two segments, or documents end to end where the layout is packed."""
     draw = np.random.default_rng(0)
-    length = config.data.length
+    length, packed = config.data.length, config.data.layout == "packed"
     ids = draw.integers(FIRST_WORD, config.model.vocab_size, (count, length))
-    ids[:, 0], ids[:, length // 2 - 1], ids[:, -1] = CLS, SEP, SEP
-    sizes = np.tile([length, length // 2], (count, 1))
     keys = draw.integers(-(2**31), 2**31, (count, 1))
+    if packed:
+        ids[draw.random(ids.shape) < 1 / DOCUMENT] = SEP
+    else:
+        ids[:, length // 2 - 1] = SEP
+    ids[:, 0], ids[:, -1] = CLS, SEP
+    sizes = np.tile([length, length if packed else length // 2], (count, 1))
     return torch.from_numpy(np.concatenate((ids, sizes, keys), axis=1).astype(np.int32))
 
 
@@ -39,12 +46,20 @@ def our_step(config: Config, rows: Tensor) -> Callable[[], object]:
     fit_model(model, config, device, rows=len(rows))
     stage = plan_stages(
         config,
-        Specials(pad=PAD, cls=CLS, sep=SEP, mask=MASK),
+        SPECIALS,
         counts=lambda: torch.ones(config.model.vocab_size, dtype=torch.int64),
         device=device,
     )[-1]
     stage.begin(model)
     compute = hardware.compute_dtype(config.train.precision, device)
     master = StageWeights(model, stage, compute=compute, device=device).master
-    stepper = make_stepper(model, master, stage.objective, config, world=World(), rows=len(rows))
+    stepper = make_stepper(
+        model,
+        master,
+        stage.objective,
+        config,
+        world=World(),
+        rows=len(rows),
+        separator=separator_of(config.data, SPECIALS),
+    )
     return lambda: stepper(rows, RATE)

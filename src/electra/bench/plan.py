@@ -126,15 +126,19 @@ def gpu_kinds(asked: Sequence[str], *, plain: bool, triton: bool) -> list[str]:
 
 def _require_twin(config: Config) -> None:
     """Refuse to compare with a peer that would do another thing."""
-    if config.objective.name == "mlm":
-        return
-    wanted = {
+    wanted: dict[str, tuple[object, object]] = {"data.layout": (config.data.layout, "paper")}
+    if config.objective.name != "mlm":
+        wanted |= _wanted_of_two_networks(config)
+    for key, (value, twin) in wanted.items():
+        if value != twin:
+            raise ConfigError("--peer", f"the step with transformers modules has no {key}={value}", fix="--peer none")
+
+
+def _wanted_of_two_networks(config: Config) -> dict[str, tuple[object, object]]:
+    return {
         "objective.name": (config.objective.name, "rtd"),
         "objective.contrastive_weight": (config.objective.contrastive_weight, 0.0),
         "generator.kind": (config.generator.kind, "transformer"),
         "generator.tying": (config.generator.tying, "embeddings"),
         "train.algorithm": (config.train.algorithm, "joint"),
     }
-    for key, (value, twin) in wanted.items():
-        if value != twin:
-            raise ConfigError("--peer", f"the step with transformers modules has no {key}={value}", fix="--peer none")

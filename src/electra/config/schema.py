@@ -85,7 +85,8 @@ class MaskingConfig:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
     layout: Literal["paper", "packed"] = "paper"
-    """`paper`: two segments of whole sentences, padded. `packed`: documents end to end, no padding."""
+    """`paper`: two segments of whole sentences, padded. `packed`: documents end to end, no padding; a token sees its
+    own document only."""
     length: int = 128
     """Tokens in a sequence, special tokens included."""
     single_segment: float = 0.1

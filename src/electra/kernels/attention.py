@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from electra.batches.sequences import Spans
 from electra.kernels import flash, native
 from electra.kernels.hashing import Drop, kept, precision, row_words
 from electra.kernels.native import TILE, Boxes, Given, Kernel, launch
@@ -118,14 +119,15 @@ def _attention_backward(  # type: ignore[no-untyped-def]
 
 
 def attend(
-    qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int, out: Tensor
-) -> Tensor | None:
+    qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int, out: Tensor,
+    spans: Spans | None = None,
+) -> Tensor | None:  # fmt: skip
     """Fill `out` (T, N·H) with softmax attention of every head, dropout included.
 
-    Returned is what the way back needs beside it, if anything.
+    With `spans`, lengths play no part. Returned is what the way back needs beside it, if anything.
     """
-    if length > LONGEST:
-        return flash.attend(qkv_TW, lengths_B, drop, length=length, heads=heads, out=out)
+    if length > LONGEST or spans is not None:
+        return flash.attend(qkv_TW, lengths_B, drop, length=length, heads=heads, out=out, spans=spans)
     programs = len(qkv_TW) // length * heads
     if _native(qkv_TW, length, heads):
         level_TN = torch.empty(len(qkv_TW) * heads, dtype=torch.float32, device=qkv_TW.device)
@@ -141,14 +143,14 @@ def attend(
 
 def attend_backward(
     qkv_TW: Tensor, gradient_TD: Tensor, mixed_TD: Tensor, level_TN: Tensor | None, lengths_B: Tensor | None,
-    drop: Drop, sums_BW: Tensor, *, length: int, heads: int,
+    drop: Drop, sums_BW: Tensor, *, length: int, heads: int, spans: Spans | None = None,
 ) -> None:  # fmt: skip
     """Overwrite `qkv_TW` with its gradient, and `sums_BW` with that gradient's sums over each text.
 
     `mixed_TD` and `level_TN` are what `attend` filled and returned.
     """
     programs = len(qkv_TW) // length * heads
-    if level_TN is not None and length <= LONGEST:
+    if level_TN is not None and length <= LONGEST and spans is None:
         blocks = min(programs, BACKWARD.together * PROCESSORS)
         matrices = Boxes(qkv_TW, native.LONGEST, length), Boxes(gradient_TD, native.LONGEST, length)
         told = _told(lengths_B, drop, programs, length=length, heads=heads)
@@ -156,8 +158,9 @@ def attend_backward(
         return
     if level_TN is not None:
         flash.attend_backward(
-            qkv_TW, gradient_TD, mixed_TD, level_TN, lengths_B, drop, sums_BW, length=length, heads=heads
-        )
+            qkv_TW, gradient_TD, mixed_TD, level_TN, lengths_B, drop, sums_BW,
+            length=length, heads=heads, spans=spans,
+        )  # fmt: skip
         return
     numbers = flash.numbers(qkv_TW, lengths_B, drop, length=length, heads=heads)
     constants = _constants(qkv_TW, lengths_B, drop, length=length, heads=heads)

@@ -1,6 +1,8 @@
 """Attention over long sequences: a program holds a block of queries, or of keys, and goes over the other side.
 
-Short sequences take `attention`, which holds all scores of a head at once. Dropout's bits are the same in both.
+Short sequences take `attention`, which holds all scores of a head at once. Dropout's bits are the same in both. Where
+documents stand end to end, a program goes over what its block's documents hold, and over no other block. PyTorch's
+attention over such rows (`torch.nn.attention.varlen`) knows no dropout.
 
 Shapes: T = B·L tokens, N heads, H head size, Q queries of a block, K keys of a block. Queries, keys and values lie side
 by side in one (T, 3·N·H) array.
@@ -8,11 +10,14 @@ by side in one (T, 3·N·H) array.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from electra.batches.sequences import Spans
 from electra.kernels.hashing import Drop, kept, precision, row_words, word
 
 QUERIES, KEYS = 64, 64
@@ -25,10 +30,17 @@ def _rows(pointer, rows, stride, inner_H, length):  # type: ignore[no-untyped-de
     return tl.load(pointer + rows[:, None] * stride + inner_H[None, :], (rows < length)[:, None], 0.0)
 
 
+@triton.jit
+def _spans(begins, ends, text, rows, length):  # type: ignore[no-untyped-def]
+    """Where what each row sees begins and ends; rows past the end see nothing."""
+    place, inside = text * length + rows, rows < length
+    return tl.load(begins + place, inside, length), tl.load(ends + place, inside, 0)
+
+
 @triton.jit(do_not_specialize=["site"])
 def _flash_forward(  # type: ignore[no-untyped-def]
-    qkv, out, level, lengths, keys, site, length, heads, scale, threshold, grow,
-    H: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr,
+    qkv, out, level, begins, ends, lengths, keys, site, length, heads, scale, threshold, grow,
+    H: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, RAGGED: tl.constexpr, SPANS: tl.constexpr, DROP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     text = tl.program_id(0) // heads
@@ -41,18 +53,26 @@ def _flash_forward(  # type: ignore[no-untyped-def]
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
+    start, stop = 0, visible
+    if SPANS:
+        begin_Q, end_Q = _spans(begins, ends, text, rows_Q, length)
+        start, stop = tl.min(begin_Q, 0) // 2 * 2, tl.max(end_Q, 0)  # even: see `kept`
     words_Q = word(rows_Q)
     if DROP:
         words_Q = row_words(tl.load(keys + text), site, head * length + rows_Q)
     top_Q = tl.full([Q], -1e30, tl.float32)
     total_Q = tl.zeros([Q], tl.float32)
     mixed_QH = tl.zeros([Q, H], tl.float32)
-    for first in range(0, visible, K):
+    for first in range(start, stop, K):
         keys_K = first + tl.arange(0, K)
         k_KH = _rows(base + width, keys_K, 3 * width, inner_H, length)
         v_KH = _rows(base + 2 * width, keys_K, 3 * width, inner_H, length)
         s_QK = tl.dot(q_QH, tl.trans(k_KH), input_precision=PRECISION) * scale
-        s_QK = tl.where((keys_K < visible)[None, :], s_QK, -1e30)
+        seen_QK = (keys_K < visible)[None, :]
+        if SPANS:
+            seen_QK = (keys_K[None, :] >= begin_Q[:, None]) & (keys_K[None, :] < end_Q[:, None])
+        # A row that has seen nothing yet takes shares of 1 for what it does not see; the first that it sees wipes them.
+        s_QK = tl.where(seen_QK, s_QK, -1e30)
         higher_Q = tl.maximum(top_Q, tl.max(s_QK, 1))
         p_QK = tl.exp(s_QK - higher_Q[:, None])
         shrink_Q = tl.exp(top_Q - higher_Q)
@@ -71,12 +91,12 @@ def _flash_forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _scores_back(  # type: ignore[no-untyped-def]
-    q_QH, k_KH, v_KH, do_QH, level_Q, delta_Q, words_Q, first, visible, scale, threshold, grow,
+    q_QH, k_KH, v_KH, do_QH, level_Q, delta_Q, words_Q, first, seen_QK, scale, threshold, grow,
     K: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """(Q, K) the shares that mixed the values, and the gradient of the scores."""
+    """(Q, K) the shares that mixed the values, and the gradient of the scores; the keys are those from `first` on."""
     p_QK = tl.dot(q_QH, tl.trans(k_KH), input_precision=PRECISION) * scale
-    p_QK = tl.where((first + tl.arange(0, K) < visible)[None, :], tl.exp(p_QK - level_Q[:, None]), 0.0)
+    p_QK = tl.where(seen_QK, tl.exp(p_QK - level_Q[:, None]), 0.0)
     d_QK = tl.dot(do_QH, tl.trans(v_KH), input_precision=PRECISION)
     mixing_QK = p_QK
     if DROP:
@@ -107,8 +127,8 @@ def _row_facts(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["site"])
 def _flash_backward_queries(  # type: ignore[no-untyped-def]
-    qkv, d_qkv, gradient, mixed, level, lengths, keys, site, length, heads, scale, threshold, grow,
-    H: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr,
+    qkv, d_qkv, gradient, mixed, level, begins, ends, lengths, keys, site, length, heads, scale, threshold, grow,
+    H: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, RAGGED: tl.constexpr, SPANS: tl.constexpr, DROP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     text = tl.program_id(0) // heads
@@ -116,8 +136,8 @@ def _flash_backward_queries(  # type: ignore[no-untyped-def]
     width = heads * H
     inner_H = tl.arange(0, H)
     rows_Q = tl.program_id(1) * Q + tl.arange(0, Q)
-    start = text.to(tl.int64) * length * 3 * width + head * H
-    base = qkv + start
+    corner = text.to(tl.int64) * length * 3 * width + head * H
+    base = qkv + corner
     q_QH = _rows(base, rows_Q, 3 * width, inner_H, length)
     do_QH, level_Q, delta_Q, words_Q = _row_facts(
         gradient, mixed, level, keys, site, text, head, rows_Q, length, heads, H, DROP
@@ -125,24 +145,31 @@ def _flash_backward_queries(  # type: ignore[no-untyped-def]
     visible = length
     if RAGGED:
         visible = tl.load(lengths + text).to(tl.int32)
+    start, stop = 0, visible
+    if SPANS:
+        begin_Q, end_Q = _spans(begins, ends, text, rows_Q, length)
+        start, stop = tl.min(begin_Q, 0) // 2 * 2, tl.max(end_Q, 0)
     dq_QH = tl.zeros([Q, H], tl.float32)
-    for first in range(0, visible, K):
+    for first in range(start, stop, K):
         keys_K = first + tl.arange(0, K)
         k_KH = _rows(base + width, keys_K, 3 * width, inner_H, length)
         v_KH = _rows(base + 2 * width, keys_K, 3 * width, inner_H, length)
+        seen_QK = (keys_K < visible)[None, :]
+        if SPANS:
+            seen_QK = (keys_K[None, :] >= begin_Q[:, None]) & (keys_K[None, :] < end_Q[:, None])
         _, ds_QK = _scores_back(
-            q_QH, k_KH, v_KH, do_QH, level_Q, delta_Q, words_Q, first, visible, scale, threshold, grow,
+            q_QH, k_KH, v_KH, do_QH, level_Q, delta_Q, words_Q, first, seen_QK, scale, threshold, grow,
             K, DROP, PRECISION,
         )  # fmt: skip
         dq_QH = tl.dot(ds_QK, k_KH, dq_QH, input_precision=PRECISION)
-    target = d_qkv + start + rows_Q[:, None] * (3 * width) + inner_H[None, :]
+    target = d_qkv + corner + rows_Q[:, None] * (3 * width) + inner_H[None, :]
     tl.store(target, dq_QH.to(q_QH.dtype), (rows_Q < length)[:, None])
 
 
 @triton.jit(do_not_specialize=["site"])
 def _flash_backward_keys(  # type: ignore[no-untyped-def]
-    qkv, d_qkv, gradient, mixed, level, lengths, keys, site, length, heads, scale, threshold, grow,
-    H: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, RAGGED: tl.constexpr, DROP: tl.constexpr,
+    qkv, d_qkv, gradient, mixed, level, begins, ends, lengths, keys, site, length, heads, scale, threshold, grow,
+    H: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, RAGGED: tl.constexpr, SPANS: tl.constexpr, DROP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     text = tl.program_id(0) // heads
@@ -150,8 +177,8 @@ def _flash_backward_keys(  # type: ignore[no-untyped-def]
     width = heads * H
     inner_H = tl.arange(0, H)
     keys_K = tl.program_id(1) * K + tl.arange(0, K)
-    start = text.to(tl.int64) * length * 3 * width + head * H
-    base = qkv + start
+    corner = text.to(tl.int64) * length * 3 * width + head * H
+    base = qkv + corner
     k_KH = _rows(base + width, keys_K, 3 * width, inner_H, length)
     v_KH = _rows(base + 2 * width, keys_K, 3 * width, inner_H, length)
     visible = length
@@ -160,43 +187,53 @@ def _flash_backward_keys(  # type: ignore[no-untyped-def]
     dk_KH = tl.zeros([K, H], tl.float32)
     dv_KH = tl.zeros([K, H], tl.float32)
     # Keys that nobody sees have no gradient.
-    last = tl.where(tl.program_id(1) * K < visible, length, 0)
-    for first in range(0, last, Q):
+    start, stop = 0, tl.where(tl.program_id(1) * K < visible, length, 0)
+    if SPANS:
+        begin_K, end_K = _spans(begins, ends, text, keys_K, length)
+        start, stop = tl.min(begin_K, 0), tl.max(end_K, 0)
+    for first in range(start, stop, Q):
         rows_Q = first + tl.arange(0, Q)
         q_QH = _rows(base, rows_Q, 3 * width, inner_H, length)
         do_QH, level_Q, delta_Q, words_Q = _row_facts(
             gradient, mixed, level, keys, site, text, head, rows_Q, length, heads, H, DROP
         )
+        seen_QK = (keys_K < visible)[None, :]
+        if SPANS:  # who is seen by a token is whom it sees
+            seen_QK = (rows_Q[:, None] >= begin_K[None, :]) & (rows_Q[:, None] < end_K[None, :])
         mixing_QK, ds_QK = _scores_back(
-            q_QH, k_KH, v_KH, do_QH, level_Q, delta_Q, words_Q, tl.program_id(1) * K, visible, scale, threshold, grow,
+            q_QH, k_KH, v_KH, do_QH, level_Q, delta_Q, words_Q, tl.program_id(1) * K, seen_QK, scale, threshold, grow,
             K, DROP, PRECISION,
         )  # fmt: skip
         dv_KH = tl.dot(tl.trans(mixing_QK), do_QH, dv_KH, input_precision=PRECISION)
         dk_KH = tl.dot(tl.trans(ds_QK), q_QH, dk_KH, input_precision=PRECISION)
-    target = d_qkv + start + width + keys_K[:, None] * (3 * width) + inner_H[None, :]
+    target = d_qkv + corner + width + keys_K[:, None] * (3 * width) + inner_H[None, :]
     inside = (keys_K < length)[:, None]
     tl.store(target, dk_KH.to(k_KH.dtype), inside)
     tl.store(target + width, dv_KH.to(k_KH.dtype), inside)
 
 
-def attend(qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int, out: Tensor) -> Tensor:
+def attend(
+    qkv_TW: Tensor, lengths_B: Tensor | None, drop: Drop, *, length: int, heads: int, out: Tensor,
+    spans: Spans | None = None,
+) -> Tensor:  # fmt: skip
     """Fill `out` (T, N·H) with softmax attention of every head, dropout included.
 
-    Returned is what the way back needs: the logarithm of what each row's softmax divided by.
+    With `spans`, (B, L) arrays of int32 without gaps, lengths play no part. Returned is what the way back needs: the
+    logarithm of what each row's softmax divided by.
     """
     programs = len(qkv_TW) // length * heads
     level_TN = torch.empty(len(qkv_TW) * heads, dtype=torch.float32, device=qkv_TW.device)
     _flash_forward[(programs, triton.cdiv(length, QUERIES))](
-        qkv_TW, out, level_TN, *numbers(qkv_TW, lengths_B, drop, length=length, heads=heads),
-        H=qkv_TW.shape[1] // 3 // heads, Q=QUERIES, K=KEYS, RAGGED=lengths_B is not None,
-        DROP=drop.keys_B is not None, PRECISION=precision(qkv_TW.dtype), num_warps=WARPS,
+        qkv_TW, out, level_TN, *_pointers(qkv_TW, spans),
+        *numbers(qkv_TW, lengths_B, drop, length=length, heads=heads),
+        **_constants(qkv_TW, lengths_B, spans, drop, heads=heads), num_warps=WARPS,
     )  # fmt: skip
     return level_TN
 
 
 def attend_backward(
     qkv_TW: Tensor, gradient_TD: Tensor, mixed_TD: Tensor, level_TN: Tensor, lengths_B: Tensor | None, drop: Drop,
-    sums_BW: Tensor, *, length: int, heads: int,
+    sums_BW: Tensor, *, length: int, heads: int, spans: Spans | None = None,
 ) -> None:  # fmt: skip
     """Overwrite `qkv_TW` with its gradient, and `sums_BW` with that gradient's sums over each text.
 
@@ -206,10 +243,9 @@ def attend_backward(
     d_qkv_TW = torch.empty_like(qkv_TW)  # every block reads what others have the gradients of
     for kernel, block in ((_flash_backward_queries, QUERIES), (_flash_backward_keys, KEYS)):
         kernel[(programs, triton.cdiv(length, block))](
-            qkv_TW, d_qkv_TW, gradient_TD, mixed_TD, level_TN,
+            qkv_TW, d_qkv_TW, gradient_TD, mixed_TD, level_TN, *_pointers(qkv_TW, spans),
             *numbers(qkv_TW, lengths_B, drop, length=length, heads=heads),
-            H=qkv_TW.shape[1] // 3 // heads, Q=QUERIES, K=KEYS, RAGGED=lengths_B is not None,
-            DROP=drop.keys_B is not None, PRECISION=precision(qkv_TW.dtype), num_warps=WARPS,
+            **_constants(qkv_TW, lengths_B, spans, drop, heads=heads), num_warps=WARPS,
         )  # fmt: skip
     qkv_TW.copy_(d_qkv_TW)
     torch.sum(d_qkv_TW.view(-1, length, qkv_TW.shape[1]), 1, dtype=torch.float32, out=sums_BW)
@@ -226,3 +262,21 @@ def numbers(
         unused if drop.keys_B is None else drop.keys_B,
         drop.site, length, heads, head**-0.5, drop.threshold, drop.grow,
     )  # fmt: skip
+
+
+def _pointers(unused: Tensor, spans: Spans | None) -> tuple[Tensor, ...]:
+    return (unused, unused) if spans is None else spans
+
+
+def _constants(
+    qkv_TW: Tensor, lengths_B: Tensor | None, spans: Spans | None, drop: Drop, *, heads: int
+) -> dict[str, Any]:
+    return {
+        "H": qkv_TW.shape[1] // 3 // heads,
+        "Q": QUERIES,
+        "K": KEYS,
+        "RAGGED": lengths_B is not None and spans is None,
+        "SPANS": spans is not None,
+        "DROP": drop.keys_B is not None,
+        "PRECISION": precision(qkv_TW.dtype),
+    }

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from electra.batches.sequences import Spans
 from electra.kernels import narrow
 from electra.kernels import norm as norms
 from electra.kernels.attention import attend, attend_backward
@@ -106,7 +107,7 @@ def make_rooms(like: Tensor, layers: int, tokens: int, inner: int, *, fused: boo
 
 def run_layer(
     x_TD: Tensor, block: Block, rooms: Rooms, lengths_B: Tensor | None, drops: list[Drop], plan: Plan,
-    *, length: int, fused: bool, out: Tensor,
+    *, length: int, spans: Spans | None, fused: bool, out: Tensor,
 ) -> Kept:  # fmt: skip
     """Fill `out` with the layer's output and its `rooms` on the way; `fused` takes one kernel for all of it."""
     qkv, mixed, y, inner, active = rooms
@@ -115,7 +116,7 @@ def run_layer(
         sums = narrow.run_layer(x_TD, block, lengths_B, drops, length=length, eps=plan.eps, into=into)
         return Kept(*sums)
     torch.addmm(block.qkv_bias, x_TD, block.qkv.t(), out=qkv)
-    level = attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads, out=mixed)
+    level = attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads, out=mixed, spans=spans)
     sum1 = torch.addmm(block.out_bias, mixed, block.out.t())
     norm1 = norms.add_norm(sum1, x_TD, block.gamma1, block.beta1, drops[1], length=length, eps=plan.eps, out=y)
     up_gelu(y, block.up, block.up_bias, inner=inner, active=active)
@@ -126,7 +127,7 @@ def run_layer(
 
 def go_back(
     gradient_TD: Tensor, block: Block, rooms: Rooms, kept: Kept, spent: Spent, lines: Lines, lengths_B: Tensor | None,
-    drops: list[Drop], plan: Plan, *, length: int, fused: bool,
+    drops: list[Drop], plan: Plan, *, length: int, spans: Spans | None, fused: bool,
 ) -> Tensor:  # fmt: skip
     """The gradient of the layer's input; fills `spent` and `lines`, and overwrites what was kept.
 
@@ -147,7 +148,7 @@ def go_back(
     )
     attend_backward(
         rooms.qkv_KTW, d_out @ block.out, rooms.mixed_KTD, kept.level, lengths_B, drops[0], lines.qkv,
-        length=length, heads=plan.heads,
+        length=length, heads=plan.heads, spans=spans,
     )  # fmt: skip
     return kept.sum1.addmm_(rooms.qkv_KTW, block.qkv)
 

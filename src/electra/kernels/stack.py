@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from electra.batches.sequences import Spans
 from electra.kernels import narrow
 from electra.kernels.layer import Block, Kept, Lines, Plan, Spent, drops_of, go_back, make_lines, make_rooms, run_layer
 from electra.kernels.sums import sum_lines
@@ -25,16 +26,21 @@ TOGETHER = 2**22
 
 @torch.compiler.disable
 def run_stack(
-    x_BLD: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None, plan: Plan, weights: Sequence[Tensor]
-) -> Tensor:
-    """The last layer's output; `weights` are the layers' blocks, one after another."""
+    x_BLD: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None, plan: Plan, weights: Sequence[Tensor],
+    spans: Spans | None = None,
+) -> Tensor:  # fmt: skip
+    """The last layer's output; `weights` are the layers' blocks, one after another.
+
+    With `spans`, a token sees what lies in its span, and lengths play no part.
+    """
     # Lengths and keys are columns of the batch's rows otherwise.
     lengths_B = None if lengths_B is None else lengths_B.contiguous().int()
     keys_B = None if keys_B is None else keys_B.contiguous()
+    spans = None if spans is None else Spans(*(bound_BL.contiguous().int() for bound_BL in spans))
     keeps = torch.is_grad_enabled()  # which `forward` cannot ask: there it is always off
     with torch.cuda.device_of(x_BLD):
         y_BLD: Tensor = _Stack.apply(  # type: ignore[no-untyped-call]
-            x_BLD.contiguous(), lengths_B, keys_B, plan, keeps, *weights
+            x_BLD.contiguous(), lengths_B, spans, keys_B, plan, keeps, *weights
         )
     return y_BLD
 
@@ -45,6 +51,7 @@ class _Stack(torch.autograd.Function):
         ctx: Any,
         x_BLD: Tensor,
         lengths_B: Tensor | None,
+        spans: Spans | None,
         keys_B: Tensor | None,
         plan: Plan,
         keeps: bool,
@@ -53,7 +60,7 @@ class _Stack(torch.autograd.Function):
         blocks = _blocks(weights)
         texts, length, width = x_BLD.shape
         tokens, inner = texts * length, len(blocks[0].up)
-        fused = narrow.fits(x_BLD, heads=plan.heads, inner=inner)
+        fused = spans is None and narrow.fits(x_BLD, heads=plan.heads, inner=inner)
         needed = keeps and any(ctx.needs_input_grad)
         keeps_all = needed and not plan.recompute  # else each layer overwrites the one before
         rooms = make_rooms(x_BLD, len(blocks) if keeps_all else 1, tokens, inner, fused=fused)
@@ -63,13 +70,13 @@ class _Stack(torch.autograd.Function):
         for number, block in enumerate(blocks):
             one = run_layer(
                 x_KTD[number % len(x_KTD)], block, rooms.of(number), lengths_B, drops_of(keys_B, plan, number), plan,
-                length=length, fused=fused, out=x_KTD[(number + 1) % len(x_KTD)],
+                length=length, spans=spans, fused=fused, out=x_KTD[(number + 1) % len(x_KTD)],
             )  # fmt: skip
             if keeps_all:
                 kept.append(one)
         if needed:
             ctx.kept, ctx.x_KTD, ctx.rooms = kept, x_KTD, rooms if keeps_all else None
-            ctx.weights, ctx.plan = weights, plan
+            ctx.weights, ctx.plan, ctx.spans = weights, plan, spans
             ctx.fused, ctx.lengths_B, ctx.keys_B, ctx.shape = fused, lengths_B, keys_B, x_BLD.shape
         return x_KTD[len(blocks) % len(x_KTD)].view(x_BLD.shape)
 
@@ -98,14 +105,14 @@ class _Stack(torch.autograd.Function):
             if plan.recompute:
                 kept = run_layer(
                     x_KTD[number], block, here, ctx.lengths_B, drops, plan,
-                    length=length, fused=ctx.fused, out=torch.empty_like(x_KTD[number]),
+                    length=length, spans=ctx.spans, fused=ctx.fused, out=torch.empty_like(x_KTD[number]),
                 )  # fmt: skip
             else:
                 kept = ctx.kept.pop()
             gradient = go_back(
                 gradient, block, here, kept, Spent(*(array[number % together] for array in spent)),
                 Lines(*(array[number] for array in lines)), ctx.lengths_B, drops, plan,
-                length=length, fused=ctx.fused,
+                length=length, spans=ctx.spans, fused=ctx.fused,
             )  # fmt: skip
             if number % together == 0:
                 group = slice(number, number + together)
@@ -125,7 +132,7 @@ class _Stack(torch.autograd.Function):
                 qkv_KWD[k], qkv_bias_KW[k], out_KDD[k], out_bias_KD[k], norm1_K3D[k, 0], norm1_K3D[k, 1],
                 up_KFD[k], up_bias_KF[k], down_KDF[k], down_bias_KD[k], norm2_K3D[k, 0], norm2_K3D[k, 1],
             )  # fmt: skip
-        return gradient.view(ctx.shape), None, None, None, None, *gradients
+        return gradient.view(ctx.shape), None, None, None, None, None, *gradients
 
 
 def _product(gradient_KTN: Tensor, given_KTM: Tensor, out_KNM: Tensor) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from electra.batches.sequences import Spans
 from electra.config.schema import GeneratorConfig, ModelConfig
 from electra.kernels import USABLE, fits
 from electra.model.dropout import site_keys
@@ -56,6 +57,14 @@ def padding_bias(lengths_B: Tensor, length: int, dtype: torch.dtype) -> Tensor:
     return bias_BL[:, None, None, :]
 
 
+def document_bias(spans: Spans, dtype: torch.dtype) -> Tensor:
+    """(B, 1, L, L) numbers to add to attention scores: 0 inside a document, the most negative one between two."""
+    place_L = torch.arange(spans.first_BL.shape[1], device=spans.first_BL.device)
+    outside_BLL = (place_L < spans.first_BL[..., None]) | (place_L >= spans.end_BL[..., None])
+    bias_BLL = torch.zeros_like(outside_BLL, dtype=dtype).masked_fill(outside_BLL, torch.finfo(dtype).min)
+    return bias_BLL[:, None]
+
+
 class Encoder(nn.Module):
     """Transformer layers over embeddings, with a projection in front where the sizes differ.
 
@@ -79,18 +88,23 @@ class Encoder(nn.Module):
         x_BLE: Tensor,
         lengths_B: Tensor | None,
         keys_B: Tensor | None = None,
+        spans: Spans | None = None,
         unseen_LL: Tensor | None = None,
     ) -> Tensor:
         """Last hidden states (B, L, D); `lengths_B` None means no padding; `keys_B` None means no dropout.
 
-        `unseen_LL` says, at [i, j], that token i does not see token j.
+        With `spans`, a token sees what lies in its span, and lengths play no part. `unseen_LL` says, at [i, j], that
+        token i does not see token j.
         """
         x = x_BLE.to(next(self.layers.parameters()).dtype)
         if self.project is not None:
             x = self.project(x)
         if self._fits(x) and unseen_LL is None:
-            return self._run_fused(x, lengths_B, keys_B)
-        bias = None if lengths_B is None else padding_bias(lengths_B, x.shape[1], x.dtype)
+            return self._run_fused(x, lengths_B, keys_B, spans)
+        if spans is not None:
+            bias: Tensor | None = document_bias(spans, x.dtype)
+        else:
+            bias = None if lengths_B is None else padding_bias(lengths_B, x.shape[1], x.dtype)
         if unseen_LL is not None:
             bias = x.new_zeros(1, 1, 1, 1) if bias is None else bias
             bias = bias.masked_fill(unseen_LL, torch.finfo(x.dtype).min)
@@ -106,7 +120,9 @@ class Encoder(nn.Module):
         usable = self.fused and x_BLD.is_cuda and x_BLD.dtype == torch.bfloat16
         return usable and fits(x_BLD.shape[1], self.shape.width // self.shape.heads)
 
-    def _run_fused(self, x_BLD: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None) -> Tensor:
+    def _run_fused(
+        self, x_BLD: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None, spans: Spans | None = None
+    ) -> Tensor:
         from electra.kernels.layer import Plan
         from electra.kernels.stack import run_stack
 
@@ -120,7 +136,7 @@ class Encoder(nn.Module):
             recompute=self.recompute,
         )
         weights = [weight for layer in layers for weight in layer.block()]
-        hidden_BLD: Tensor = run_stack(x_BLD, lengths_B, keys_B, plan, weights)
+        hidden_BLD: Tensor = run_stack(x_BLD, lengths_B, keys_B, plan, weights, spans)
         return hidden_BLD
 
 
@@ -136,14 +152,22 @@ class TwoTower(nn.Module):
         self.forwards = Encoder(shape, dropout=dropout, attention_dropout=attention_dropout)
         self.backwards = Encoder(shape, dropout=dropout, attention_dropout=attention_dropout)
 
-    def forward(self, x_BLE: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None = None) -> Tensor:
-        """(B, L, 2D): the forward state of the token before, then the backward state of the token after; 0 at ends."""
+    def forward(
+        self, x_BLE: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None = None, spans: Spans | None = None
+    ) -> Tensor:
+        """(B, L, 2D): the forward state of the token before, then the backward state of the token after; 0 at ends.
+
+        The ends are those of a text or, with `spans`, of a document.
+        """
         length = x_BLE.shape[1]
         place_L = torch.arange(length, device=x_BLE.device)
         later_LL = place_L[None, :] > place_L[:, None]
-        before_BLD = self.forwards(x_BLE, lengths_B, keys_B, later_LL)
-        after_BLD = self.backwards(x_BLE, lengths_B, site_keys(keys_B, BACKWARDS_SITE), later_LL.T)
-        if lengths_B is not None:  # what stands on padding has seen the whole text
+        before_BLD = self.forwards(x_BLE, lengths_B, keys_B, spans, later_LL)
+        after_BLD = self.backwards(x_BLE, lengths_B, site_keys(keys_B, BACKWARDS_SITE), spans, later_LL.T)
+        if spans is not None:  # what ends a document is of no use to the first token of the next, nor the other way
+            before_BLD = before_BLD * (place_L + 1 < spans.end_BL)[..., None].to(before_BLD.dtype)
+            after_BLD = after_BLD * (place_L > spans.first_BL)[..., None].to(after_BLD.dtype)
+        elif lengths_B is not None:  # what stands on padding has seen the whole text
             after_BLD = after_BLD * (place_L < lengths_B[:, None])[..., None].to(after_BLD.dtype)
         nothing = torch.zeros_like(before_BLD[:, :1])
         return torch.cat(

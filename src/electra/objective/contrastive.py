@@ -50,7 +50,10 @@ class Contrastive:
         whole_M = left_whole(batch.keys_B, weights.contrastive_share)[:, None].expand_as(slots.used_BS).flatten()
         kept = proposal._replace(sampled_M=torch.where(whole_M, proposal.gold_M, proposal.sampled_M))
         found = self.rtd.detect(electra, batch, slots, kept, loss_of_slots(kept.nll_M, slots))
-        corrupted_B = (found.seen_BL != batch.ids_BL).any(1)
+        corrupted_BL = found.seen_BL != batch.ids_BL
+        if batch.spans is not None:  # [CLS] sees the first document only
+            corrupted_BL = corrupted_BL & (batch.spans.first_BL == 0)
+        corrupted_B = corrupted_BL.any(1)
         scores_B = electra.sentence_head(found.hidden_BLD[:, 0]).squeeze(1).float()
         sentence_sum = F.binary_cross_entropy_with_logits(scores_B, corrupted_B.float(), reduction="sum")
         loss = self.rtd.weighed(found, counts) + weights.contrastive_weight * sentence_sum / counts[2].clamp(min=1)

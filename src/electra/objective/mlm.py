@@ -68,7 +68,7 @@ class MaskedLanguageModelling:
         shown_BL = mask_bert(batch, slots, mask_id=self.mask_id, vocab=vocab)
         keys_B = rng.fold(batch.keys_B, DISCRIMINATOR_SITE) if dropout else None
         x_BLE = model.embeddings(shown_BL, batch.segments_BL, keys_B)
-        hidden_BLD = model.encoder(x_BLE, batch.lengths_B, keys_B)
+        hidden_BLD = model.encoder(x_BLE, batch.lengths_B, keys_B, batch.spans)
         gold_M = batch.ids_BL.gather(1, slots.positions_BS).flatten().long()
         hidden_MD = gather_slots(hidden_BLD, slots.positions_BS)
         words = foretell(model.head, hidden_MD, model.embeddings.token.weight, gold_M)

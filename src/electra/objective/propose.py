@@ -65,7 +65,7 @@ class MaskedNetwork:
         shown_BL = mask(batch, slots, masked_share=self.masking.masked_share, mask_id=self.mask_id)
         keys_B = rng.fold(batch.keys_B, GENERATOR_SITE) if dropout else None
         x_BLE = model.generator_embeddings(shown_BL, batch.segments_BL, keys_B)
-        hidden_BLD = model.masked_encoder(x_BLE, batch.lengths_B, keys_B)
+        hidden_BLD = model.masked_encoder(x_BLE, batch.lengths_B, keys_B, batch.spans)
         hidden_MD = gather_slots(hidden_BLD, slots.positions_BS)
         return _from_states(model, hidden_MD, batch, slots, shown_BL, self.generator)
 
@@ -85,7 +85,7 @@ class TwoTowerNetwork:
         assert isinstance(model.generator, TwoTower)
         keys_B = rng.fold(batch.keys_B, GENERATOR_SITE) if dropout else None
         x_BLE = model.generator_embeddings(batch.ids_BL, batch.segments_BL, keys_B)
-        states_BLD: Tensor = model.generator(x_BLE, batch.lengths_B, keys_B)
+        states_BLD: Tensor = model.generator(x_BLE, batch.lengths_B, keys_B, batch.spans)
         return states_BLD
 
     def propose_from(self, model: Electra, states_BLD: Tensor, batch: Sequences, slots: Slots) -> Proposal:

@@ -137,5 +137,5 @@ def detection_states(model: Electra, batch: Sequences, seen_BL: Tensor, *, dropo
     """(B, L, D) the discriminator's last states of the tokens seen."""
     keys_B = rng.fold(batch.keys_B, DISCRIMINATOR_SITE) if dropout else None
     x_BLE = model.embed(seen_BL, batch.segments_BL, keys_B)
-    hidden_BLD: Tensor = model.discriminator(x_BLE, batch.lengths_B, keys_B)
+    hidden_BLD: Tensor = model.discriminator(x_BLE, batch.lengths_B, keys_B, batch.spans)
     return hidden_BLD

@@ -25,8 +25,13 @@ class Sample:
     probabilities: list[float]
 
 
-def evaluate(model: nn.Module, objective: Objective, batches: Iterable[Tensor]) -> tuple[dict[str, float], Sample]:
-    """The figures over all batches of packed rows, and the first sequence as a sample."""
+def evaluate(
+    model: nn.Module, objective: Objective, batches: Iterable[Tensor], *, separator: int | None = None
+) -> tuple[dict[str, float], Sample]:
+    """The figures over all batches of packed rows, and the first sequence as a sample.
+
+    `separator` is what `electra.batches.layout.separator_of` gives for these rows.
+    """
     sample: Sample | None = None
     slots = nll = right = 0.0
     sampled: float | None = None
@@ -35,7 +40,7 @@ def evaluate(model: nn.Module, objective: Objective, batches: Iterable[Tensor]) 
     labels: list[NDArray[np.bool_]] = []
     with torch.inference_mode():
         for rows in batches:
-            batch = unpack(rows)
+            batch = unpack(rows, separator)
             seen = objective.evaluate(model, batch)
             used = seen.used_BS
             slots += float(used.sum())

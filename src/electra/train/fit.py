@@ -34,9 +34,19 @@ def fit_model(model: nn.Module, config: Config, device: torch.device, *, rows: i
 
 
 def make_stepper(
-    model: nn.Module, master: Master, objective: Objective, config: Config, *, world: World, rows: int
+    model: nn.Module,
+    master: Master,
+    objective: Objective,
+    config: Config,
+    *,
+    world: World,
+    rows: int,
+    separator: int | None,
 ) -> Stepper:
-    """What trains the model by one step, for a process's `rows` of a batch."""
+    """What trains the model by one step, for a process's `rows` of a batch.
+
+    `separator` is what `electra.batches.layout.separator_of` gives for these rows.
+    """
     device = master.weights.device
     return Stepper(
         model,
@@ -47,6 +57,7 @@ def make_stepper(
         micro_batch=rows_at_once(config, rows),
         compiled=pays_to_compile(config, device),
         captured=config.train.compile != "off",
+        separator=separator,
     )
 
 

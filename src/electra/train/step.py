@@ -34,9 +34,11 @@ class Stepper:
         micro_batch: int,
         compiled: bool,
         captured: bool = True,
+        separator: int | None = None,
     ) -> None:
+        """`separator` is what `electra.batches.layout.separator_of` gives for the rows of the steps."""
         self._model, self._master, self._update, self.objective = model, master, update, objective
-        self._world, self._micro = world, micro_batch
+        self._world, self._micro, self._separator = world, micro_batch, separator
         device = master.weights.device
         self._capture = captured and device.type == "cuda"
         self._plan: Callable[[Tensor], tuple[Sequences, Slots, Tensor]] = self._plan_batch
@@ -84,7 +86,7 @@ class Stepper:
         sums: Tensor | None = None
         for start in range(0, len(rows), self._micro):
             part = slice(start, start + self._micro)
-            texts, places = Sequences(*(x[part] for x in batch)), Slots(*(x[part] for x in slots))
+            texts, places = batch.part(part), Slots(*(x[part] for x in slots))
             outcome = self._loss(texts, places, counts)
             outcome.loss.backward()
             self._master.collect(first=start == 0)
@@ -98,7 +100,7 @@ class Stepper:
         self._totals += torch.cat((sums, self._one, skipped[None]))
 
     def _plan_batch(self, rows: Tensor) -> tuple[Sequences, Slots, Tensor]:
-        batch = unpack(rows)
+        batch = unpack(rows, self._separator)
         slots = self.objective.plan(batch)
         return batch, slots, self.objective.counts(batch, slots)
 
