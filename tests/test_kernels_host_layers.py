@@ -74,7 +74,7 @@ def scaled_mask(keys_B: Tensor | None, shape: tuple[int, ...]) -> Tensor | float
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("keys_B", [KEYS, None], ids=["dropped", "whole"])
-@pytest.mark.parametrize(("length", "width"), [(5, 33), (1, 7), (33, 256), (70, 300)])
+@pytest.mark.parametrize(("length", "width"), [(5, 33), (1, 7), (33, 256), (70, 300), (64, 128)])
 def test_norm_of_a_dropped_sum(kind: torch.dtype, keys_B: Tensor | None, length: int, width: int) -> None:
     shape = (3, length, width)
     given = [leaf(*shape, kind=kind, seed=1), leaf(*shape, kind=kind, seed=2), leaf(width, kind=kind, seed=3)]
@@ -145,7 +145,7 @@ def hidden_of(name: str, length: int, kind: torch.dtype) -> Tensor | None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("hiding", ["none", "padding", "later", "both"])
-@pytest.mark.parametrize(("length", "heads", "size"), [(5, 3, 7), (1, 1, 4), (33, 2, 16), (130, 1, 8)])
+@pytest.mark.parametrize(("length", "heads", "size"), [(5, 3, 7), (1, 1, 4), (33, 2, 16), (130, 1, 8), (64, 2, 64)])
 def test_attention_with_dropout(kind: torch.dtype, hiding: str, length: int, heads: int, size: int) -> None:
     width, texts = heads * size, len(KEYS)
     hidden = hidden_of(hiding, length, kind)

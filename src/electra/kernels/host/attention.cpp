@@ -6,9 +6,9 @@
 #include "numbers.h"
 
 // (texts, length, parts, heads, size), with a bias for what one token has or none, as (parts, texts, heads, length, size).
-template <class T>
+template <class T, class Size>
 static void split(const T* x, const T* bias, T* y, int64_t parts, int64_t texts, int64_t heads, int64_t length,
-                  int64_t size, int threads) {
+                  Size size, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static) collapse(2)
   for (int64_t text = 0; text < texts; text++)
     for (int64_t place = 0; place < length; place++) {
@@ -29,8 +29,8 @@ static void split(const T* x, const T* bias, T* y, int64_t parts, int64_t texts,
 }
 
 // The way back of `split`; `sums` gets the sums over all tokens, where it is wanted.
-template <class T>
-static void join(const T* x, T* y, T* sums, int64_t parts, int64_t texts, int64_t heads, int64_t length, int64_t size,
+template <class T, class Size>
+static void join(const T* x, T* y, T* sums, int64_t parts, int64_t texts, int64_t heads, int64_t length, Size size,
                  int threads) {
   const int64_t width = parts * heads * size, count = texts * length, block = rows_of_block(count);
   const int64_t blocks = (count + block - 1) / block;
@@ -132,11 +132,11 @@ static void share_back(T* gradient, const T* kept, T* shares, float grow, float 
 #define ATTENTION(KIND, T)                                                                                          \
   extern "C" void split_##KIND(const T* x, const T* bias, T* y, int64_t parts, int64_t texts, int64_t heads,       \
                                int64_t length, int64_t size, int64_t threads) {                                     \
-    split(x, bias, y, parts, texts, heads, length, size, (int)threads);                                             \
+    with_width(size, [=](auto known) { split(x, bias, y, parts, texts, heads, length, known, (int)threads); });     \
   }                                                                                                                 \
   extern "C" void join_##KIND(const T* x, T* y, T* sums, int64_t parts, int64_t texts, int64_t heads,              \
                               int64_t length, int64_t size, int64_t threads) {                                      \
-    join(x, y, sums, parts, texts, heads, length, size, (int)threads);                                              \
+    with_width(size, [=](auto known) { join(x, y, sums, parts, texts, heads, length, known, (int)threads); });      \
   }                                                                                                                 \
   extern "C" void share_##KIND(T* scores, T* kept, const T* bias, int64_t of_text, int64_t of_row,                 \
                                const uint32_t* keys, const uint32_t* indices, int64_t threshold, float grow,       \
