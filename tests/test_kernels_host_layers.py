@@ -21,6 +21,7 @@ from electra.kernels.host.norm import add_and_norm
 from electra.kernels.host.product import multiply
 from electra.model.dropout import chance, keep_mask
 from electra.model.encoder import padding_bias
+from electra.model.heads import DetectionHead, MaskedHead
 from electra.model.layers import NORM_EPS, Layer
 
 pytestmark = [
@@ -263,6 +264,27 @@ def functions_of(y: Tensor) -> set[str]:
             names.add(type(step).__name__)
             left += [before for before, _ in step.next_functions]
     return names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_heads_with_and_without_loops(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    detection, masked = DetectionHead(24).to(kind), MaskedHead(24, 16, 8)
+    masked.dense.to(kind)
+    x, table = leaf(3, 11, 24, kind=kind, seed=1), leaf(8, 16, kind=kind, seed=2)
+
+    def run(detection: DetectionHead, masked: MaskedHead) -> list[Tensor]:
+        like = detection.dense.weight.dtype
+        source, words = x.detach().to(like).requires_grad_(), table.detach().to(like)
+        y = torch.cat((detection(source).flatten(), masked(source, words, masked.bias).flatten().float()))
+        assert ("_BiasedGeluBackward" in functions_of(y)) == library.usable(source)
+        given = [source, *detection.parameters(), *masked.parameters()]
+        return [y.detach(), *torch.autograd.grad(y, given, torch.linspace(-1, 1, len(y)))]
+
+    exact, looped = run(copy.deepcopy(detection).double(), copy.deepcopy(masked).double()), run(detection, masked)
+    monkeypatch.setattr(library, "_wanted", False)
+    for mine, other, want in zip(looped, run(detection, masked), exact, strict=True):
+        assert far(mine, want) < 2 * far(other, want) + unit(kind)
 
 
 def test_a_layer_is_plain_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
