@@ -21,6 +21,7 @@ from electra.kernels.host.norm import add_and_norm
 from electra.kernels.host.product import multiply
 from electra.model.dropout import chance, keep_mask
 from electra.model.encoder import padding_bias
+from electra.model.heads import DetectionHead, MaskedHead
 from electra.model.layers import NORM_EPS, Layer
 
 pytestmark = [
@@ -74,7 +75,7 @@ def scaled_mask(keys_B: Tensor | None, shape: tuple[int, ...]) -> Tensor | float
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("keys_B", [KEYS, None], ids=["dropped", "whole"])
-@pytest.mark.parametrize(("length", "width"), [(5, 33), (1, 7), (33, 256), (70, 300)])
+@pytest.mark.parametrize(("length", "width"), [(5, 33), (1, 7), (33, 256), (70, 300), (64, 128)])
 def test_norm_of_a_dropped_sum(kind: torch.dtype, keys_B: Tensor | None, length: int, width: int) -> None:
     shape = (3, length, width)
     given = [leaf(*shape, kind=kind, seed=1), leaf(*shape, kind=kind, seed=2), leaf(width, kind=kind, seed=3)]
@@ -145,7 +146,7 @@ def hidden_of(name: str, length: int, kind: torch.dtype) -> Tensor | None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("hiding", ["none", "padding", "later", "both"])
-@pytest.mark.parametrize(("length", "heads", "size"), [(5, 3, 7), (1, 1, 4), (33, 2, 16), (130, 1, 8)])
+@pytest.mark.parametrize(("length", "heads", "size"), [(5, 3, 7), (1, 1, 4), (33, 2, 16), (130, 1, 8), (64, 2, 64)])
 def test_attention_with_dropout(kind: torch.dtype, hiding: str, length: int, heads: int, size: int) -> None:
     width, texts = heads * size, len(KEYS)
     hidden = hidden_of(hiding, length, kind)
@@ -263,6 +264,27 @@ def functions_of(y: Tensor) -> set[str]:
             names.add(type(step).__name__)
             left += [before for before, _ in step.next_functions]
     return names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_heads_with_and_without_loops(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    detection, masked = DetectionHead(24).to(kind), MaskedHead(24, 16, 8)
+    masked.dense.to(kind)
+    x, table = leaf(3, 11, 24, kind=kind, seed=1), leaf(8, 16, kind=kind, seed=2)
+
+    def run(detection: DetectionHead, masked: MaskedHead) -> list[Tensor]:
+        like = detection.dense.weight.dtype
+        source, words = x.detach().to(like).requires_grad_(), table.detach().to(like)
+        y = torch.cat((detection(source).flatten(), masked(source, words, masked.bias).flatten().float()))
+        assert ("_BiasedGeluBackward" in functions_of(y)) == library.usable(source)
+        given = [source, *detection.parameters(), *masked.parameters()]
+        return [y.detach(), *torch.autograd.grad(y, given, torch.linspace(-1, 1, len(y)))]
+
+    exact, looped = run(copy.deepcopy(detection).double(), copy.deepcopy(masked).double()), run(detection, masked)
+    monkeypatch.setattr(library, "_wanted", False)
+    for mine, other, want in zip(looped, run(detection, masked), exact, strict=True):
+        assert far(mine, want) < 2 * far(other, want) + unit(kind)
 
 
 def test_a_layer_is_plain_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

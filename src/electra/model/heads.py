@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from electra.kernels import USABLE
 from electra.model.activation import gelu
 from electra.model.dropout import dropout, site_keys
-from electra.model.layers import FullLinear, Norm
+from electra.model.layers import FullLinear, Norm, gelu_of
 
 HEAD_SITE = 3_000_003  # far from the encoder's sites, so that the head's dropout is its own
 FORBIDDEN = -1000.0  # added to the score of a token that no answer may start or end at
@@ -38,7 +38,7 @@ class MaskedHead(nn.Module):
 
     def states(self, hidden_MD: Tensor) -> Tensor:
         """What is compared with every entry of the token table."""
-        x_ME: Tensor = self.norm(gelu(self.dense(hidden_MD)))
+        x_ME: Tensor = self.norm(gelu_of(self.dense, hidden_MD))
         return x_ME
 
 
@@ -55,7 +55,7 @@ class DetectionHead(nn.Module):
     def forward(self, hidden_BLD: Tensor) -> Tensor:
         if self.fused and hidden_BLD.is_cuda and hidden_BLD.dtype == torch.bfloat16:
             return self._run_fused(hidden_BLD)
-        scores_BL: Tensor = self.score(gelu(self.dense(hidden_BLD))).squeeze(-1)
+        scores_BL: Tensor = self.score(gelu_of(self.dense, hidden_BLD)).squeeze(-1)
         return scores_BL.float()
 
     def _run_fused(self, hidden_BLD: Tensor) -> Tensor:

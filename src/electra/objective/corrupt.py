@@ -62,6 +62,8 @@ def _shown(batch: Sequences, slots: Slots, *, hidden: float, written: float, mas
 def pad_vocabulary(table_VE: Tensor, bias_V: Tensor) -> tuple[Tensor, Tensor]:
     """Table and bias filled up to whole blocks with entries that no softmax ever picks."""
     missing = -table_VE.shape[0] % BLOCK
+    if missing == 0:  # padding by nothing would still copy the table, there and back
+        return table_VE, bias_V
     return F.pad(table_VE, (0, 0, 0, missing)), F.pad(bias_V, (0, missing), value=NEVER)
 
 

@@ -6,9 +6,9 @@
 #include "numbers.h"
 
 // (texts, length, parts, heads, size), with a bias for what one token has or none, as (parts, texts, heads, length, size).
-template <class T>
+template <class T, class Size>
 static void split(const T* x, const T* bias, T* y, int64_t parts, int64_t texts, int64_t heads, int64_t length,
-                  int64_t size, int threads) {
+                  Size size, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static) collapse(2)
   for (int64_t text = 0; text < texts; text++)
     for (int64_t place = 0; place < length; place++) {
@@ -29,8 +29,8 @@ static void split(const T* x, const T* bias, T* y, int64_t parts, int64_t texts,
 }
 
 // The way back of `split`; `sums` gets the sums over all tokens, where it is wanted.
-template <class T>
-static void join(const T* x, T* y, T* sums, int64_t parts, int64_t texts, int64_t heads, int64_t length, int64_t size,
+template <class T, class Size>
+static void join(const T* x, T* y, T* sums, int64_t parts, int64_t texts, int64_t heads, int64_t length, Size size,
                  int threads) {
   const int64_t width = parts * heads * size, count = texts * length, block = rows_of_block(count);
   const int64_t blocks = (count + block - 1) / block;
@@ -61,43 +61,54 @@ static void share(T* scores, T* kept, const T* bias, int64_t of_text, int64_t of
                   int64_t texts, int64_t heads, Length length, int threads) {
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<float> lines(2 * length);
-    float* const __restrict factor = lines.data();
-    float* const __restrict score = lines.data() + length;
-#pragma omp for schedule(static)
-    for (int64_t line = 0; line < texts * heads * length; line++) {
-      const int64_t text = line / (heads * length), row = line % (heads * length);
-      T* __restrict from = scores + line * length;
-      float top = -std::numeric_limits<float>::infinity();
-      if (bias) {
-        const T* __restrict added = bias + text * of_text + row % length * of_row;
+    std::vector<float> lines((TOGETHER + 1) * length);
+    float* const __restrict scored = lines.data();
+    float* const __restrict factor = lines.data() + TOGETHER * length;
+    float tops[TOGETHER], totals[TOGETHER];
+#pragma omp for schedule(static) collapse(2)
+    for (int64_t matrix = 0; matrix < texts * heads; matrix++)
+      for (int64_t first = 0; first < length; first += TOGETHER) {
+        const int64_t text = matrix / heads, some = length - first < TOGETHER ? length - first : TOGETHER;
+        for (int64_t one = 0; one < some; one++) {
+          const T* __restrict from = scores + (matrix * length + first + one) * length;
+          float* __restrict score = scored + one * length;
+          float top = -std::numeric_limits<float>::infinity();
+          if (bias) {
+            const T* __restrict added = bias + text * of_text + (first + one) * of_row;
 #pragma omp simd reduction(max : top)
-        for (int64_t i = 0; i < length; i++) {
-          score[i] = wide(from[i]) * scale + wide(added[i]);
-          top = score[i] > top ? score[i] : top;
-        }
-      } else {
+            for (int64_t i = 0; i < length; i++) {
+              score[i] = wide(from[i]) * scale + wide(added[i]);
+              top = score[i] > top ? score[i] : top;
+            }
+          } else {
 #pragma omp simd reduction(max : top)
-        for (int64_t i = 0; i < length; i++) {
-          score[i] = wide(from[i]) * scale;
-          top = score[i] > top ? score[i] : top;
+            for (int64_t i = 0; i < length; i++) {
+              score[i] = wide(from[i]) * scale;
+              top = score[i] > top ? score[i] : top;
+            }
+          }
+          tops[one] = top;
+        }
+        for (int64_t one = 0; one < some; one++) {
+          float* __restrict score = scored + one * length;
+          const float top = tops[one];
+          totals[one] = sum_row(length, [=](int64_t i) { return score[i] = exp_below(score[i] - top); });
+        }
+        for (int64_t one = 0; one < some; one++) {
+          const int64_t line = matrix * length + first + one;
+          const float* __restrict score = scored + one * length;
+          const float inverse = 1.0f / totals[one];
+          chance.factors(text, line - text * heads * length, length, factor);
+          T* __restrict to = scores + line * length;
+          T* __restrict keep = kept + line * length;
+#pragma omp simd
+          for (int64_t i = 0; i < length; i++) {
+            const T share = narrow<T>(score[i] * inverse);
+            keep[i] = factor[i] > 0.0f ? share : minus(share);
+            to[i] = narrow<T>(wide(share) * factor[i]);
+          }
         }
       }
-      float total = 0.0f;
-#pragma omp simd reduction(+ : total)
-      for (int64_t i = 0; i < length; i++) {
-        score[i] = exp_below(score[i] - top);
-        total += score[i];
-      }
-      const float inverse = 1.0f / total;
-      chance.factors(text, row, length, factor);
-      T* __restrict keep = kept + line * length;
-      for (int64_t i = 0; i < length; i++) {
-        const T one = narrow<T>(score[i] * inverse);
-        keep[i] = factor[i] > 0.0f ? one : minus(one);
-        from[i] = narrow<T>(wide(one) * factor[i]);
-      }
-    }
   }
 }
 
@@ -107,24 +118,32 @@ static void share_back(T* gradient, const T* kept, T* shares, float grow, float 
                        int threads) {
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<float> numbers(2 * length);
-    float* const __restrict plain = numbers.data();
-    float* const __restrict back = numbers.data() + length;
+    std::vector<float> numbers(2 * TOGETHER * length);
+    float along[TOGETHER];
 #pragma omp for schedule(static)
-    for (int64_t line = 0; line < lines; line++) {
-      T* __restrict g = gradient + line * length;
-      const T* __restrict from = kept + line * length;
-      T* __restrict to = shares + line * length;
-      float along = 0.0f;
-#pragma omp simd reduction(+ : along)
-      for (int64_t i = 0; i < length; i++) {
-        const float one = wide(from[i]), factor = one < 0.0f ? 0.0f : grow;
-        plain[i] = one < 0.0f ? -one : one;
-        back[i] = wide(g[i]) * factor;
-        along += plain[i] * back[i];
-        to[i] = narrow<T>(plain[i] * factor);
+    for (int64_t first = 0; first < lines; first += TOGETHER) {
+      const int64_t some = lines - first < TOGETHER ? lines - first : TOGETHER;
+      for (int64_t one = 0; one < some; one++) {
+        const T* __restrict g = gradient + (first + one) * length;
+        const T* __restrict from = kept + (first + one) * length;
+        T* __restrict to = shares + (first + one) * length;
+        float* __restrict plain = numbers.data() + 2 * one * length;
+        float* __restrict back = plain + length;
+        along[one] = sum_row(length, [=](int64_t i) {
+          const float share = wide(from[i]), factor = share < 0.0f ? 0.0f : grow;
+          plain[i] = share < 0.0f ? -share : share;
+          back[i] = wide(g[i]) * factor;
+          to[i] = narrow<T>(plain[i] * factor);
+          return plain[i] * back[i];
+        });
       }
-      for (int64_t i = 0; i < length; i++) g[i] = narrow<T>(plain[i] * (back[i] - along) * scale);
+      for (int64_t one = 0; one < some; one++) {
+        T* __restrict g = gradient + (first + one) * length;
+        const float* __restrict plain = numbers.data() + 2 * one * length;
+        const float* __restrict back = plain + length;
+        const float middle = along[one];
+        for (int64_t i = 0; i < length; i++) g[i] = narrow<T>(plain[i] * (back[i] - middle) * scale);
+      }
     }
   }
 }
@@ -132,11 +151,11 @@ static void share_back(T* gradient, const T* kept, T* shares, float grow, float 
 #define ATTENTION(KIND, T)                                                                                          \
   extern "C" void split_##KIND(const T* x, const T* bias, T* y, int64_t parts, int64_t texts, int64_t heads,       \
                                int64_t length, int64_t size, int64_t threads) {                                     \
-    split(x, bias, y, parts, texts, heads, length, size, (int)threads);                                             \
+    with_width(size, [=](auto known) { split(x, bias, y, parts, texts, heads, length, known, (int)threads); });     \
   }                                                                                                                 \
   extern "C" void join_##KIND(const T* x, T* y, T* sums, int64_t parts, int64_t texts, int64_t heads,              \
                               int64_t length, int64_t size, int64_t threads) {                                      \
-    join(x, y, sums, parts, texts, heads, length, size, (int)threads);                                              \
+    with_width(size, [=](auto known) { join(x, y, sums, parts, texts, heads, length, known, (int)threads); });      \
   }                                                                                                                 \
   extern "C" void share_##KIND(T* scores, T* kept, const T* bias, int64_t of_text, int64_t of_row,                 \
                                const uint32_t* keys, const uint32_t* indices, int64_t threshold, float grow,       \

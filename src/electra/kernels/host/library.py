@@ -10,8 +10,10 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import DEVNULL
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,16 +49,23 @@ def usable(x: Tensor) -> bool:
 
 def call(name: str, kind: torch.dtype, *arguments: Tensor | int | float | None) -> None:
     """Run a loop for numbers of a kind; tensors are handed over as where they lie, and must be contiguous."""
-    function = getattr(_library(), f"{name}_{TYPES[kind]}")
-    function(*(_passed(argument) for argument in arguments), ctypes.c_int64(torch.get_num_threads()))
+    if (name, kind) not in _functions:
+        _functions[name, kind] = _function(f"{name}_{TYPES[kind]}", arguments)
+    passed = [one.data_ptr() if isinstance(one, Tensor) else one for one in arguments]
+    _functions[name, kind](*passed, torch.get_num_threads())
 
 
-def _passed(argument: Tensor | int | float | None) -> ctypes.c_void_p | ctypes.c_int64 | ctypes.c_float:
-    if isinstance(argument, float):
-        return ctypes.c_float(argument)
-    if isinstance(argument, int):
-        return ctypes.c_int64(argument)
-    return ctypes.c_void_p(None if argument is None else argument.data_ptr())
+_functions: dict[tuple[str, torch.dtype], Callable[..., None]] = {}
+"""Loops that were called before: a step calls them two hundred times."""
+
+
+def _function(name: str, arguments: tuple[Tensor | int | float | None, ...]) -> Any:
+    """A loop, told what it takes: the arguments of its first call are of the same kinds as all others."""
+    function = getattr(_library(), name)
+    kinds = {int: ctypes.c_int64, float: ctypes.c_float}
+    function.argtypes = [*(kinds.get(type(one), ctypes.c_void_p) for one in arguments), ctypes.c_int64]
+    function.restype = None
+    return function
 
 
 @functools.cache

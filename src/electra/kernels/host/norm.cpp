@@ -11,37 +11,46 @@ static void norm(const T* x, const T* product, const T* bias, const float* scale
                  float* facts, Chance chance, float eps, int64_t texts, int64_t rows, Width width, int threads) {
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<float> lines(2 * width);
-    float* const __restrict factor = lines.data();
-    float* const __restrict sum = lines.data() + width;
+    std::vector<float> lines((TOGETHER + 1) * width);
+    float* const __restrict factor = lines.data() + TOGETHER * width;
     std::vector<T> spare(width);
-#pragma omp for schedule(static)
-    for (int64_t line = 0; line < texts * rows; line++) {
-      const T* __restrict from = x + line * width;
-      const T* __restrict branch = product + line * width;
-      const T* __restrict added = bias;
-      chance.factors(line / rows, line % rows, width, factor);
-      T* __restrict keep = kept ? kept + line * width : spare.data();
-      // Rounded once, to what the way back will read; mean and deviation are of the rounded numbers.
-      float total = 0.0f;
-#pragma omp simd reduction(+ : total)
-      for (int64_t i = 0; i < width; i++) {
-        keep[i] = narrow<T>(wide(from[i]) + (wide(branch[i]) + wide(added[i])) * factor[i]);
-        sum[i] = wide(keep[i]);
-        total += sum[i];
+    float means[TOGETHER], inverses[TOGETHER];
+#pragma omp for schedule(static) collapse(2)
+    for (int64_t text = 0; text < texts; text++)
+      for (int64_t first = 0; first < rows; first += TOGETHER) {
+        const int64_t some = rows - first < TOGETHER ? rows - first : TOGETHER;
+        for (int64_t one = 0; one < some; one++) {
+          const int64_t line = text * rows + first + one;
+          const T* __restrict from = x + line * width;
+          const T* __restrict branch = product + line * width;
+          const T* __restrict added = bias;
+          T* __restrict keep = kept ? kept + line * width : spare.data();
+          float* __restrict sum = lines.data() + one * width;
+          chance.factors(text, first + one, width, factor);
+          // Rounded once, to what the way back will read; mean and deviation are of the rounded numbers.
+          means[one] = sum_row(width, [=](int64_t i) {
+            keep[i] = narrow<T>(wide(from[i]) + (wide(branch[i]) + wide(added[i])) * factor[i]);
+            return sum[i] = wide(keep[i]);
+          }) / (float)width;
+        }
+        for (int64_t one = 0; one < some; one++) {
+          const float* __restrict sum = lines.data() + one * width;
+          const float mean = means[one];
+          const float squares = sum_row(width, [=](int64_t i) { return (sum[i] - mean) * (sum[i] - mean); });
+          inverses[one] = 1.0f / std::sqrt(squares / (float)width + eps);
+        }
+        for (int64_t one = 0; one < some; one++) {
+          const int64_t line = text * rows + first + one;
+          const float* __restrict sum = lines.data() + one * width;
+          const float mean = means[one], inverse = inverses[one];
+          T* __restrict to = y + line * width;
+          for (int64_t i = 0; i < width; i++) to[i] = narrow<T>((sum[i] - mean) * inverse * scale[i] + shift[i]);
+          if (kept) {
+            facts[2 * line] = mean;
+            facts[2 * line + 1] = inverse;
+          }
+        }
       }
-      const float mean = total / (float)width;
-      float squares = 0.0f;
-#pragma omp simd reduction(+ : squares)
-      for (int64_t i = 0; i < width; i++) squares += (sum[i] - mean) * (sum[i] - mean);
-      const float inverse = 1.0f / std::sqrt(squares / (float)width + eps);
-      T* __restrict to = y + line * width;
-      for (int64_t i = 0; i < width; i++) to[i] = narrow<T>((sum[i] - mean) * inverse * scale[i] + shift[i]);
-      if (kept) {
-        facts[2 * line] = mean;
-        facts[2 * line + 1] = inverse;
-      }
-    }
   }
 }
 
@@ -67,17 +76,16 @@ static void norm_back(const T* gradient, const T* kept, const float* facts, cons
         const T* __restrict g = gradient + line * width;
         const T* __restrict s = kept + line * width;
         const float mean = facts[2 * line], inverse = facts[2 * line + 1];
-        float total = 0.0f, along = 0.0f;
-#pragma omp simd reduction(+ : total, along)
-        for (int64_t i = 0; i < width; i++) {
-          const float back = wide(g[i]);
-          normal[i] = (wide(s[i]) - mean) * inverse;
-          grown[i] = back * scale[i];
-          total += grown[i];
-          along += grown[i] * normal[i];
-          of_scale[i] += back * normal[i];
+        float total, along;
+        sum_row(width, total, along, [=](int64_t i, float& sum, float& product) {
+          const float back = wide(g[i]), even = (wide(s[i]) - mean) * inverse, large = back * scale[i];
+          sum += large;
+          product += large * even;
+          normal[i] = even;
+          grown[i] = large;
+          of_scale[i] += back * even;
           of_shift[i] += back;
-        }
+        });
         total /= (float)width;
         along /= (float)width;
         chance.factors(line / rows, line % rows, width, factor);

@@ -6,6 +6,10 @@
 #include <cstring>
 #include <type_traits>
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 static inline uint32_t bits_of(float x) {
   uint32_t word;
   memcpy(&word, &x, 4);
@@ -75,7 +79,7 @@ struct Chance {
   // What the elements of a row are multiplied by: `grow` or 0. Multiplied rather than left out: without a branch, and
   // what is not finite is not hidden.
   template <class Width>
-  void factors(int64_t text, int64_t row, Width width, float* __restrict to) const {
+  __attribute__((always_inline)) void factors(int64_t text, int64_t row, Width width, float* __restrict to) const {
     if (!keys) {
       for (int64_t i = 0; i < width; i++) to[i] = 1.0f;
       return;
@@ -94,6 +98,42 @@ struct Chance {
     }
   }
 };
+
+// Rows that a loop takes through its stages side by side: the next stage of a row needs the sum that the last one ends
+// with, and while it is added up the processor is at work on the others.
+constexpr int64_t TOGETHER = 4;
+
+// Two sums over a row, of what `add` adds to them at each place. Left to itself g++ ends a sum of sixteen lanes with
+// sixteen additions one after another, which takes as long as a short row: here they are folded in halves.
+template <class Width, class Add>
+static inline void sum_row(Width width, float& one, float& other, Add add) {
+#ifdef __AVX512F__
+  constexpr int64_t LANES = 32;  // of 16 bits, in one register
+  float ones[LANES] = {}, others[LANES] = {};
+  int64_t i = 0;
+  for (; i + LANES <= width; i += LANES)
+#pragma omp simd
+    for (int64_t lane = 0; lane < LANES; lane++) add(i + lane, ones[lane], others[lane]);
+#pragma omp simd
+  for (int64_t lane = 0; lane < width - i; lane++) add(i + lane, ones[lane], others[lane]);
+  one = _mm512_reduce_add_ps(_mm512_loadu_ps(ones) + _mm512_loadu_ps(ones + LANES / 2));
+  other = _mm512_reduce_add_ps(_mm512_loadu_ps(others) + _mm512_loadu_ps(others + LANES / 2));
+#else
+  float first = 0.0f, second = 0.0f;
+#pragma omp simd reduction(+ : first, second)
+  for (int64_t i = 0; i < width; i++) add(i, first, second);
+  one = first;
+  other = second;
+#endif
+}
+
+// One sum over a row of what `term` gives.
+template <class Width, class Term>
+static inline float sum_row(Width width, Term term) {
+  float total, none;
+  sum_row(width, total, none, [=](int64_t i, float& sum, float&) { sum += term(i); });
+  return total;
+}
 
 // Sums over rows are taken block by block and then over blocks, so that the number of threads does not move them.
 constexpr int64_t MOST_BLOCKS = 64;

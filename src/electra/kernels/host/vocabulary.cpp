@@ -7,6 +7,7 @@
 #include "numbers.h"
 
 constexpr int64_t BLOCK = 128;  // entries that sampling sums up together
+typedef std::integral_constant<int64_t, BLOCK> Block;
 
 // The index that a uniform draw falls on when the weights are laid end to end: the last with any weight at the most.
 static int64_t pick(const float* weights, int64_t count, float draw) {
@@ -42,11 +43,9 @@ static void judge(const T* logits, const int64_t* gold, const uint32_t* keys, fl
       for (int64_t i = 0; i < size; i++) top = wide(x[i]) > top ? wide(x[i]) : top;
       float total = 0.0f;
       for (int64_t block = 0; block < size / BLOCK; block++) {
-        float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < BLOCK; i++) sum += exp_below(wide(x[block * BLOCK + i]) - top);
-        totals[block] = sum;
-        total += sum;
+        const T* __restrict some = x + block * BLOCK;
+        totals[block] = sum_row(Block(), [=](int64_t i) { return exp_below(wide(some[i]) - top); });
+        total += totals[block];
       }
       level[row] = top + std::log(total);
       loss[row] = level[row] - wide(x[gold[row]]);
