@@ -165,6 +165,7 @@ static inline void write4(u32 to, const u32 r[4]) {
   for (int m = 0; m < 4; m++) memcpy(block->memory + box[m * 8 + lane / 4][0] + (lane & 3) * 4, &r[m], 4);
   __syncwarp();
 }
+static inline int anew(int x) { return x; }
 template <class Seat>
 static inline void sync_pair(const Seat& s) { block->pairs[s.band]->arrive_and_wait(); }
 static inline void sync_group(int group) { block->groups[group]->arrive_and_wait(); }

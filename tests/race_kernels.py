@@ -20,7 +20,7 @@ with pytest.MonkeyPatch.context() as patch:
     if sys.argv[1] == "attention":
         tests.test_attention(100, 1, (90, 100, 40), 0.1, 3, None, patch)
     elif sys.argv[1] == "narrow":
-        tests.test_a_narrow_layer(61, (50,), 0.1, 0.1, None)
+        tests.test_narrow_layers(61, (50,), 0.1, 0.1, 2, 24, None, patch)
     else:
         tests.test_products_with_the_gelu(400, 128, 1, None, patch)
 print("done")

@@ -124,80 +124,90 @@ SHAPES = {
 
 
 @pytest.mark.parametrize(
-    ("length", "lengths", "attention_rate", "rate"),
+    ("length", "lengths", "attention_rate", "rate", "layers", "most"),
     [
-        (128, None, 0.1, 0.1),
-        (100, (100, 37), 0.2, 0.1),
-        (33, (33, 1, 20), 0.0, 0.3),
-        (17, None, 0.3, 0.0),
-        (128, (90,), 0.0, 0.0),
+        (128, None, 0.1, 0.1, 1, 24),
+        (100, (100, 37), 0.2, 0.1, 2, 24),
+        (33, (33, 1, 20), 0.0, 0.3, 3, 2),  # told of two at a time
+        (17, None, 0.3, 0.0, 2, 1),
+        (128, (90,), 0.0, 0.0, 1, 24),
     ],
 )
-def test_a_narrow_layer(
-    length: int, lengths: tuple[int, ...] | None, attention_rate: float, rate: float, runs: None
-) -> None:
+def test_narrow_layers(
+    length: int, lengths: tuple[int, ...] | None, attention_rate: float, rate: float, layers: int, most: int,
+    runs: None, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(narrow, "MOST_LAYERS", most)
     texts = 1 if lengths is None else len(lengths)
     tokens, eps = texts * length, 1e-6
-    block, keys = weights_of(PLACE), PLACE.keys(texts)
-    drops = [drop_at(keys, attention_rate, 6), drop_at(keys, rate, 7), drop_at(keys, rate, 8)]
+    blocks, keys = [weights_of(PLACE, shift=20 * number) for number in range(layers)], PLACE.keys(texts)
+    drops = [
+        [drop_at(keys, attention_rate, 3 * n), drop_at(keys, rate, 3 * n + 1), drop_at(keys, rate, 3 * n + 2)]
+        for n in range(layers)
+    ]
     real = None if lengths is None else torch.tensor(lengths, dtype=torch.int32)
     there = None if real is None else real.to(PLACE.device)
     x, incoming = PLACE.numbers(tokens, 64, seed=1), PLACE.numbers(tokens, 64, seed=2)
     assert narrow.fits(x.view(texts, length, 64), heads=1, inner=256)
 
     # The truth, with what lies between the products to read gradients off.
-    source, own = leaf(x), Block(*(leaf(weight) for weight in block))
-
     def dropped(y: Tensor, drop: Drop) -> Tensor:
         if drop.keys_B is None:
             return y
         keep = mask_at(drop.keys_B, drop.place, length, y.shape[-1], drop.rate)
         return y * keep.view(y.shape) / (1 - drop.rate)
 
-    x_BLD = source.view(texts, length, 64)
-    qkv = x_BLD @ own.qkv.T + own.qkv_bias
-    q, k, v = qkv.split(64, -1)
-    scores = q @ k.transpose(1, 2) / 8
-    if real is not None:
-        scores = scores.masked_fill(torch.arange(length) >= real[:, None, None], -torch.inf)
-    mixed = dropped(scores.softmax(-1), drops[0]) @ v
-    out = mixed @ own.out.T + own.out_bias
-    sum1 = dropped(out, drops[1]) + x_BLD
-    y = layer_norm(sum1, (64,), own.gamma1, own.beta1, eps)
-    inner = y @ own.up.T + own.up_bias
-    down = gelu(inner) @ own.down.T + own.down_bias
-    sum2 = dropped(down, drops[2]) + y
-    z = layer_norm(sum2, (64,), own.gamma2, own.beta2, eps)
-    between = [source, qkv, out, inner, down]
-    found = torch.autograd.grad(z, [*between, *own], exact(incoming).view(z.shape))
-    d_x, d_qkv, d_out, d_inner, d_down = (g.reshape(tokens, -1) for g in found[:5])
-    d_own = Block(*found[5:])
+    source, all_own = leaf(x), [Block(*(leaf(weight) for weight in block)) for block in blocks]
+    x_BLD, seen, between = source.view(texts, length, 64), [], []
+    for own, three in zip(all_own, drops, strict=True):
+        qkv = x_BLD @ own.qkv.T + own.qkv_bias
+        q, k, v = qkv.split(64, -1)
+        scores = q @ k.transpose(1, 2) / 8
+        if real is not None:
+            scores = scores.masked_fill(torch.arange(length) >= real[:, None, None], -torch.inf)
+        mixed = dropped(scores.softmax(-1), three[0]) @ v
+        out = mixed @ own.out.T + own.out_bias
+        sum1 = dropped(out, three[1]) + x_BLD
+        y = layer_norm(sum1, (64,), own.gamma1, own.beta1, eps)
+        inner = y @ own.up.T + own.up_bias
+        down = gelu(inner) @ own.down.T + own.down_bias
+        sum2 = dropped(down, three[2]) + y
+        x_BLD = layer_norm(sum2, (64,), own.gamma2, own.beta2, eps)
+        seen.append((qkv, mixed, y, inner, x_BLD, sum1, sum2))
+        between.append((qkv, down, inner, out))
+    wanted = [source, *(one for four in between for one in four), *(one for own in all_own for one in own)]
+    found = list(torch.autograd.grad(x_BLD, wanted, exact(incoming).view(x_BLD.shape)))
+    d_x = found.pop(0).reshape(tokens, 64)
 
     def room(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-        return torch.full(shape, torch.nan, dtype=dtype, device=PLACE.device)
+        return torch.full((layers, *shape), torch.nan, dtype=dtype, device=PLACE.device)
 
     into = (room(tokens, 192), room(tokens, 64), room(tokens, 64), room(tokens, 256), room(tokens, 64))
-    kept = narrow.run_layer(x, block, there, drops, length=length, eps=eps, into=into)
-    for got, want in zip(into, (qkv, mixed, y, inner, z), strict=True):
-        near(got, want.reshape(tokens, -1), roundings=4)
-    near(kept[1], sum1.reshape(tokens, -1), roundings=4)
-    near(kept[4], sum2.reshape(tokens, -1), roundings=4)
+    kept = narrow.run_layers(x, blocks, there, drops, length=length, eps=eps, into=into)
+    for number, whole in enumerate(seen):
+        for got, want in zip((*into, kept[1], kept[4]), whole, strict=True):
+            near(got[number], want.reshape(tokens, -1), roundings=4 * (number + 1))
 
     spent = (room(tokens, 64), room(tokens, 256), room(tokens, 64))
     lines = tuple(room(texts, columns, dtype=torch.float32) for columns in (192, 192, 256, 192))
     held = (into[0], into[1], kept[0], into[3], *kept[1:])
-    got_x = narrow.run_backward(incoming, block, held, there, drops, spent, lines, length=length)
-    for got, want in zip((got_x, into[0], *spent), (d_x, d_qkv, d_down, d_inner, d_out), strict=True):
-        near(got, want, roundings=6)
-    near(into[3], gelu(inner).reshape(tokens, -1), roundings=4)
-    norm1, norm2, up, three = (line.sum(0) for line in lines)
-    names = (d_own.gamma1, d_own.beta1, d_own.out_bias, d_own.gamma2, d_own.beta2, d_own.down_bias)
-    for got, want in zip((*norm1.split(64), *norm2.split(64)), names, strict=True):
-        near(got, want, roundings=6)
-    near(up, d_own.up_bias, roundings=6)
-    near(three[:64], d_own.qkv_bias[:64], roundings=6)
-    near(three[128:], d_own.qkv_bias[128:], roundings=6)
-    assert not three[64:128].any()  # what is added to all keys changes no softmax
+    got_x = narrow.run_backward(incoming, blocks, held, there, drops, spent, lines, length=length)
+    off = 6 * layers
+    near(got_x, d_x, roundings=off)
+    for number in range(layers):
+        for got, want in zip((into[0], *spent), (found.pop(0) for _ in range(4)), strict=True):
+            near(got[number], want.reshape(tokens, -1), roundings=off)
+        near(into[3][number], gelu(seen[number][3]).reshape(tokens, -1), roundings=4 * layers)
+    for number in range(layers):
+        d_own = Block(*(found.pop(0) for _ in range(12)))
+        norm1, norm2, up, three_sums = (line[number].sum(0) for line in lines)
+        names = (d_own.gamma1, d_own.beta1, d_own.out_bias, d_own.gamma2, d_own.beta2, d_own.down_bias)
+        for got, want in zip((*norm1.split(64), *norm2.split(64)), names, strict=True):
+            near(got, want, roundings=off)
+        near(up, d_own.up_bias, roundings=off)
+        near(three_sums[:64], d_own.qkv_bias[:64], roundings=off)
+        near(three_sums[128:], d_own.qkv_bias[128:], roundings=off)
+        assert not three_sums[64:128].any()  # what is added to all keys changes no softmax
 
 
 @pytest.mark.parametrize(("tokens", "columns", "blocks"), [(64, 128, 264), (300, 256, 4), (7, 128, 1), (400, 128, 1)])

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from electra.batches.sequences import Spans
-from electra.kernels import narrow
 from electra.kernels import norm as norms
 from electra.kernels.attention import attend, attend_backward
 from electra.kernels.feed import down_backward, lines_of, up_gelu
@@ -64,9 +63,13 @@ class Rooms(NamedTuple):
         """One layer's part of each."""
         return Rooms(*(array[number % len(array)] for array in self))
 
+    def some(self, group: slice) -> Rooms:
+        """A few layers' parts, or the one place for all."""
+        return self if len(self.qkv_KTW) == 1 else Rooms(*(array[group] for array in self))
+
 
 class Kept(NamedTuple):
-    """What else the way back needs of one layer."""
+    """What else the way back needs of one layer, or of some in one array each."""
 
     level: Tensor | None
     sum1: Tensor
@@ -107,14 +110,10 @@ def make_rooms(like: Tensor, layers: int, tokens: int, inner: int, *, fused: boo
 
 def run_layer(
     x_TD: Tensor, block: Block, rooms: Rooms, lengths_B: Tensor | None, drops: list[Drop], plan: Plan,
-    *, length: int, spans: Spans | None, fused: bool, out: Tensor,
+    length: int, spans: Spans | None, *, out: Tensor,
 ) -> Kept:  # fmt: skip
-    """Fill `out` with the layer's output and its `rooms` on the way; `fused` takes one kernel for all of it."""
+    """Fill `out` with the layer's output and its `rooms` on the way."""
     qkv, mixed, y, inner, active = rooms
-    if fused:
-        into = (qkv, mixed, y, inner, out)
-        sums = narrow.run_layer(x_TD, block, lengths_B, drops, length=length, eps=plan.eps, into=into)
-        return Kept(*sums)
     torch.addmm(block.qkv_bias, x_TD, block.qkv.t(), out=qkv)
     level = attend(qkv, lengths_B, drops[0], length=length, heads=plan.heads, out=mixed, spans=spans)
     sum1 = torch.addmm(block.out_bias, mixed, block.out.t())
@@ -127,17 +126,13 @@ def run_layer(
 
 def go_back(
     gradient_TD: Tensor, block: Block, rooms: Rooms, kept: Kept, spent: Spent, lines: Lines, lengths_B: Tensor | None,
-    drops: list[Drop], plan: Plan, *, length: int, spans: Spans | None, fused: bool,
+    drops: list[Drop], plan: Plan, length: int, spans: Spans | None,
 ) -> Tensor:  # fmt: skip
     """The gradient of the layer's input; fills `spent` and `lines`, and overwrites what was kept.
 
     `rooms` then hold the gradients of queries, keys and values, and the GELU's output.
     """
     d_down, d_inner, d_out = spent
-    if fused:
-        assert kept.level is not None
-        held = (rooms.qkv_KTW, rooms.mixed_KTD, kept.level, rooms.inner_KTF, *kept[1:])
-        return narrow.run_backward(gradient_TD, block, held, lengths_B, drops, spent, lines, length=length)
     norms.add_norm_backward(
         gradient_TD, kept.sum2, kept.mean2, kept.rstd2, block.gamma2, drops[2], d_down, lines.norm2, length=length
     )

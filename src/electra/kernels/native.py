@@ -62,7 +62,8 @@ class Boxes:
         return len(self.matrix) // length, length
 
 
-Given = Tensor | Boxes | int | float | None
+Given = Tensor | Boxes | bytes | int | float | None
+"""What a kernel is told; bytes are a structure of its own."""
 
 
 def can_run(like: Tensor, kernel: Kernel) -> bool:
@@ -154,6 +155,8 @@ def _value(given: Given) -> Any:
         return ctypes.c_void_p(given.data_ptr())
     if isinstance(given, Boxes):
         return describe(given)
+    if isinstance(given, bytes):
+        return ctypes.create_string_buffer(given, len(given))
     if given is None:
         return ctypes.c_void_p(None)
     return ctypes.c_float(given) if isinstance(given, float) else ctypes.c_int32(given)

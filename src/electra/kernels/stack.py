@@ -17,7 +17,20 @@ from torch import Tensor
 
 from electra.batches.sequences import Spans
 from electra.kernels import narrow
-from electra.kernels.layer import Block, Kept, Lines, Plan, Spent, drops_of, go_back, make_lines, make_rooms, run_layer
+from electra.kernels.hashing import Drop
+from electra.kernels.layer import (
+    Block,
+    Kept,
+    Lines,
+    Plan,
+    Rooms,
+    Spent,
+    drops_of,
+    go_back,
+    make_lines,
+    make_rooms,
+    run_layer,
+)  # fmt: skip
 from electra.kernels.sums import sum_lines
 
 TOGETHER = 2**22
@@ -66,12 +79,20 @@ class _Stack(torch.autograd.Function):
         rooms = make_rooms(x_BLD, len(blocks) if keeps_all else 1, tokens, inner, fused=fused)
         x_KTD = torch.empty(len(blocks) + 1 if needed else 2, tokens, width, dtype=x_BLD.dtype, device=x_BLD.device)
         x_KTD[0].copy_(x_BLD.view(tokens, width))
+        drops = [drops_of(keys_B, plan, number) for number in range(len(blocks))]
         kept: list[Kept] = []
-        for number, block in enumerate(blocks):
-            one = run_layer(
-                x_KTD[number % len(x_KTD)], block, rooms.of(number), lengths_B, drops_of(keys_B, plan, number), plan,
-                length=length, spans=spans, fused=fused, out=x_KTD[(number + 1) % len(x_KTD)],
-            )  # fmt: skip
+        at_once = len(blocks) if fused and keeps_all else 1
+        for number in range(0, len(blocks), at_once):
+            x_TD, next_x = x_KTD[number % len(x_KTD)], (number + 1) % len(x_KTD)
+            if fused:
+                group = slice(number, number + at_once)
+                into = x_KTD[next_x : next_x + at_once]
+                one = _run_narrow(x_TD, blocks[group], rooms.some(group), lengths_B, drops[group], plan, length, into)
+            else:
+                one = run_layer(
+                    x_TD, blocks[number], rooms.of(number), lengths_B, drops[number], plan, length, spans,
+                    out=x_KTD[next_x],
+                )  # fmt: skip
             if keeps_all:
                 kept.append(one)
         if needed:
@@ -100,27 +121,15 @@ class _Stack(torch.autograd.Function):
         up_KFD, down_KDF = room(layers, inner, width), room(layers, width, inner)
         # Summed once for all layers at the end.
         lines = make_lines(gradient, layers, texts, tokens, inner, fused=ctx.fused)
-        for number in reversed(range(layers)):
-            block, drops, here = blocks[number], drops_of(ctx.keys_B, plan, number), rooms.of(number)
-            if plan.recompute:
-                kept = run_layer(
-                    x_KTD[number], block, here, ctx.lengths_B, drops, plan,
-                    length=length, spans=ctx.spans, fused=ctx.fused, out=torch.empty_like(x_KTD[number]),
-                )  # fmt: skip
-            else:
-                kept = ctx.kept.pop()
-            gradient = go_back(
-                gradient, block, here, kept, Spent(*(array[number % together] for array in spent)),
-                Lines(*(array[number] for array in lines)), ctx.lengths_B, drops, plan,
-                length=length, spans=ctx.spans, fused=ctx.fused,
-            )  # fmt: skip
-            if number % together == 0:
-                group = slice(number, number + together)
-                held = group if len(rooms.qkv_KTW) == layers else slice(0, 1)
-                _product(spent.d_down, rooms.active_KTF[held], down_KDF[group])
-                _product(spent.d_inner, rooms.y_KTD[held], up_KFD[group])
-                _product(spent.d_out, rooms.mixed_KTD[held], out_KDD[group])
-                _product(rooms.qkv_KTW[held], x_KTD[group], qkv_KWD[group])
+        go = _narrow_back if ctx.fused else _layers_back
+        for first in reversed(range(0, layers, together)):
+            group = slice(first, first + together)
+            gradient = go(ctx, gradient, blocks[group], group, rooms, spent, Lines(*(line[group] for line in lines)))
+            held = rooms.some(group)
+            _product(spent.d_down, held.active_KTF, down_KDF[group])
+            _product(spent.d_inner, held.y_KTD, up_KFD[group])
+            _product(spent.d_out, held.mixed_KTD, out_KDD[group])
+            _product(held.qkv_KTW, x_KTD[group], qkv_KWD[group])
         ctx.x_KTD = ctx.rooms = None
         kind = blocks[0].qkv_bias.dtype
         norm1_K3D, norm2_K3D = (sum_lines(line).view(layers, 3, width) for line in (lines.norm1, lines.norm2))
@@ -133,6 +142,51 @@ class _Stack(torch.autograd.Function):
                 up_KFD[k], up_bias_KF[k], down_KDF[k], down_bias_KD[k], norm2_K3D[k, 0], norm2_K3D[k, 1],
             )  # fmt: skip
         return gradient.view(ctx.shape), None, None, None, None, None, *gradients
+
+
+def _run_narrow(
+    x_TD: Tensor, blocks: list[Block], rooms: Rooms, lengths_B: Tensor | None, drops: list[list[Drop]], plan: Plan,
+    length: int, out_KTD: Tensor,
+) -> Kept:  # fmt: skip
+    """Layers in one kernel: fills `out_KTD` with their outputs, and `rooms` on the way."""
+    into = (rooms.qkv_KTW, rooms.mixed_KTD, rooms.y_KTD, rooms.inner_KTF, out_KTD)
+    return Kept(*narrow.run_layers(x_TD, blocks, lengths_B, drops, length=length, eps=plan.eps, into=into))
+
+
+def _narrow_back(
+    ctx: Any, gradient_TD: Tensor, blocks: list[Block], group: slice, rooms: Rooms, spent: Spent, lines: Lines
+) -> Tensor:
+    """The gradient of the input of a group of layers, by one kernel; fills `spent` and `lines`."""
+    length, held, x_KTD = ctx.shape[1], rooms.some(group), ctx.x_KTD[group]
+    drops = [drops_of(ctx.keys_B, ctx.plan, number) for number in range(group.start, group.stop)]
+    if ctx.plan.recompute:
+        out_KTD = torch.empty_like(x_KTD)
+        kept = _run_narrow(x_KTD[0], blocks, held, ctx.lengths_B, drops, ctx.plan, length, out_KTD)
+    else:
+        kept = Kept(*(array[group] for array in ctx.kept[0]))
+    assert kept.level is not None
+    arrays = (held.qkv_KTW, held.mixed_KTD, kept.level, held.inner_KTF, *kept[1:])
+    return narrow.run_backward(gradient_TD, blocks, arrays, ctx.lengths_B, drops, spent, lines, length=length)
+
+
+def _layers_back(
+    ctx: Any, gradient_TD: Tensor, blocks: list[Block], group: slice, rooms: Rooms, spent: Spent, lines: Lines
+) -> Tensor:
+    """The same, layer by layer."""
+    for place, number in reversed(list(enumerate(range(group.start, group.stop)))):
+        drops, here, how = drops_of(ctx.keys_B, ctx.plan, number), rooms.of(number), (ctx.shape[1], ctx.spans)
+        if ctx.plan.recompute:
+            kept = run_layer(
+                ctx.x_KTD[number], blocks[place], here, ctx.lengths_B, drops, ctx.plan, *how,
+                out=torch.empty_like(ctx.x_KTD[number]),
+            )  # fmt: skip
+        else:
+            kept = ctx.kept.pop()
+        gradient_TD = go_back(
+            gradient_TD, blocks[place], here, kept, Spent(*(array[place] for array in spent)),
+            Lines(*(array[place] for array in lines)), ctx.lengths_B, drops, ctx.plan, *how,
+        )  # fmt: skip
+    return gradient_TD
 
 
 def _product(gradient_KTN: Tensor, given_KTM: Tensor, out_KNM: Tensor) -> None:

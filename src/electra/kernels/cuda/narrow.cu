@@ -1,5 +1,6 @@
-// A narrow layer's way there: width 64, one head, inner width 256, at most 128 tokens, bf16. A block is a text, a pair
-// of warps 16 of its rows; only keys and values go from pair to pair.
+// Narrow layers' way there: width 64, one head, inner width 256, at most 128 tokens, bf16. A block takes a text through
+// all layers, a pair of warps 16 of its rows; only keys and values go from pair to pair. A layer's weights come while the
+// one before, or its own attention, is under way.
 
 #define INNER 256
 
@@ -67,14 +68,36 @@ INLINE void drop_add_norm(float (&c)[4][4], char* tile, char* stage, const u32 w
   put_rows(c, tile, out, WIDTH * 2, length, s);
 }
 
+// A thread's part of a layer's vectors, asked for early, and into shared memory.
+struct Vectors {
+  float part[(VECTORS + THREADS - 1) / THREADS];
+};
+INLINE void ask(Vectors& v, const Layer& layer, int thread) {
+#pragma unroll
+  for (int n = 0; n < (VECTORS + THREADS - 1) / THREADS; n++) {
+    int i = n * THREADS + thread, c = i & 63;
+    v.part[n] = i < UP_BIAS     ? low_of(layer.qkv_b[i])
+                : i < OUT_BIAS  ? low_of(layer.up_b[i - UP_BIAS])
+                : i < DOWN_BIAS ? low_of(layer.out_b[c])
+                : i < NORM1     ? low_of(layer.down_b[c])
+                : i < NORM1 + 64 ? layer.gamma1[c]
+                : i < NORM2      ? layer.beta1[c]
+                : i < NORM2 + 64 ? layer.gamma2[c]
+                : i < VECTORS    ? layer.beta2[c]
+                                 : 0;
+  }
+}
+INLINE void keep(const Vectors& v, float* vectors, int thread) {
+#pragma unroll
+  for (int n = 0; n < (VECTORS + THREADS - 1) / THREADS; n++)
+    if (n * THREADS + thread < VECTORS) vectors[n * THREADS + thread] = v.part[n];
+}
+
 KERNEL(THREADS, 1)
-narrow_forward(const u16* x, const u16* qkv_w, const u16* qkv_b, const u16* out_w, const u16* out_b,
-               const float* gamma1, const float* beta1, const u16* up_w, const u16* up_b, const u16* down_w,
-               const u16* down_b, const float* gamma2, const float* beta2, u16* qkv, u16* mixed, float* level,
-               u16* sum1, float* mean1, float* rstd1, u16* y, u16* inner, u16* sum2, float* mean2, float* rstd2, u16* z,
-               const int* lengths, const int* keys, int site0, int site1, int site2, int length, float scale,
-               int attention_threshold, float attention_grow, int threshold, float grow, float eps,
-               int attention_drops, int drops) {
+narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, float* level, u16* sum1, float* mean1,
+               float* rstd1, u16* y, u16* inner, u16* sum2, float* mean2, float* rstd2, u16* z, const int* lengths,
+               const int* keys, int texts, int length, float scale, int attention_threshold, float attention_grow,
+               int threshold, float grow, float eps, int attention_drops, int drops) {
   SHARED(memory);
   char* x_tile = memory;
   char* q_tile = memory + TILE;
@@ -86,124 +109,122 @@ narrow_forward(const u16* x, const u16* qkv_w, const u16* qkv_b, const u16* out_
   char* up_boxes = qkv_boxes + 4 * BOX;
   char* down_boxes = qkv_boxes + 8 * BOX;
   u32* columns = (u32*)(qkv_boxes + 12 * BOX);
-  float* vectors = (float*)(columns + 64);
-  float2* places = (float2*)(vectors + VECTORS);
+  float2* places = (float2*)(columns + 64);
+  float* both_vectors = (float*)(places + 6 * ROWS);
 
   int text = blockIdx.x, thread = threadIdx.x;
-  Seat s = seat_of(thread);
-  int lane = s.lane;
-  char *stage = stages + s.half * TILE, *room = stage + s.first * 128;
-  char* other_room = stages + (1 - s.half) * TILE + s.first * 128;
-  long begin = (long)text * length;
   int visible = lengths ? lengths[text] : length;
   u32 key = attention_drops || drops ? (u32)keys[text] : 0;
-  fetch_rows(x_tile, ROWS, x + begin * WIDTH, WIDTH * 2, length, thread);
-  fetch_rows(qkv_boxes, 3 * WIDTH, qkv_w, WIDTH * 2, 3 * WIDTH, thread);
-  mark();
-  fetch_rows(out_box, WIDTH, out_w, WIDTH * 2, WIDTH, thread);
-  fetch_rows(up_boxes, INNER, up_w, WIDTH * 2, INNER, thread);
-  for (int i = 0; i < 4; i++) fetch_rows(down_boxes + i * BOX, WIDTH, down_w + i * WIDTH, INNER * 2, WIDTH, thread);
-  mark();
+  fetch_rows(x_tile, ROWS, x + (long)text * length * WIDTH, WIDTH * 2, length, thread);
+  fetch_rows(qkv_boxes, 3 * WIDTH, layers.of[0].qkv_w, WIDTH * 2, 3 * WIDTH, thread);
   if (thread < 64) columns[thread] = mix(thread);
-#pragma unroll
-  for (int first = 0; first < 192 + INNER; first += THREADS)
-    if (first + thread < 192 + INNER) {
-      int i = first + thread;
-      vectors[i] = low_of(i < 192 ? qkv_b[i] : up_b[i - 192]);
-    }
-#pragma unroll
-  for (int first = 0; first < 6 * WIDTH; first += THREADS)
-    if (first + thread < 6 * WIDTH) {
-      int i = (first + thread) & 63, which = (first + thread) / 64;
-      vectors[OUT_BIAS + first + thread] = which == 0   ? low_of(out_b[i])
-                                           : which == 1 ? low_of(down_b[i])
-                                           : which == 2 ? gamma1[i]
-                                           : which == 3 ? beta1[i]
-                                           : which == 4 ? gamma2[i]
-                                                        : beta2[i];
-    }
-  fetched_but_last();
-  seen_by_engines();
-  __syncthreads();
-
-  u32 part[4][4];
-  float c[8][4], own[4][4];
-  char* qkv_rows = (char*)(qkv + begin * 3 * WIDTH);
-  take_rows(part, x_tile, s);
-  {
-    int which = 1 + s.half;  // keys, or values
-    set_bias(c, vectors + QKV_BIAS + which * WIDTH, lane);
-    add_box<0>(c, part, qkv_boxes + which * BOX);
-    put_rows(c, s.half ? v_tile : k_tile, qkv_rows + which * WIDTH * 2, 3 * WIDTH * 2, length, s);
-    set_bias(own, vectors + QKV_BIAS + s.own * 8, lane);
-    add_rows(own, part, qkv_boxes + s.own * 1024, lane);
-    put_rows(own, q_tile, qkv_rows, 3 * WIDTH * 2, length, s);
-  }
-  fetched();
-  seen_by_engines();
-  __syncthreads();
-
-  // Rows past the end are the bias alone, and nobody sees them.
-  take_rows(part, q_tile, s);
-  float top[2], total[2];
-  attend_half(c, top, total, part, k_tile, v_tile, attention_drops, key, site0, columns, visible, scale,
-              attention_threshold, s);
-  float other_own[4][4];
-  give(own, c, room, s);
-  tell(places, top, total, s);
-  sync_pair(s);
-  get(other_own, other_room, s);
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    float2 other = told(places, i, s);
-    float higher = fmaxf(top[i], other.x), shrink = power2(top[i] - higher), shrink_other = power2(other.x - higher);
-    float all = fmaxf(total[i] * shrink + other.y * shrink_other, 1e-30f);
-    float share = (attention_drops ? attention_grow : 1.0f) / all;
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-#pragma unroll
-      for (int j = 2 * i; j < 2 * i + 2; j++) own[n][j] = (own[n][j] * shrink + other_own[n][j] * shrink_other) * share;
-    if (s.half == 0 && (lane & 3) == 0 && s.row + 8 * i < length) level[begin + s.row + 8 * i] = higher + log2f(all);
-  }
-  put_rows(own, q_tile, (char*)(mixed + begin * WIDTH), WIDTH * 2, length, s);
-  sync_pair(s);
-  take_rows(part, q_tile, s);
-  set_bias(own, vectors + OUT_BIAS + s.own * 8, lane);
-  add_rows(own, part, out_box + s.own * 1024, lane);
-  u32 word[2];
-  for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)site1, s.row + 8 * i);
-  drop_add_norm(own, x_tile, stages, word, columns, drops, threshold, grow, eps, vectors + NORM1, places + 2 * ROWS,
-                (char*)(sum1 + begin * WIDTH), (char*)(y + begin * WIDTH), mean1 + begin, rstd1 + begin, length, s);
-  sync_pair(s);
-  take_rows(part, x_tile, s);
-  clear(c);
+  Vectors early;
+  ask(early, layers.of[0], thread);
 #pragma unroll 1
-  for (int i = 2 * s.half; i < 2 * s.half + 2; i++) {
-    float u[8][4];
-    u32 active[4][4];
-    set_bias(u, vectors + UP_BIAS + i * WIDTH, lane);
-    add_box<0>(u, part, up_boxes + i * BOX);
-    put_rows(u, stage, (char*)(inner + begin * INNER + i * WIDTH), INNER * 2, length, s);
+  for (int number = 0; number < count; number++) {
+    const Layer& layer = layers.of[number];
+    thread = anew(thread);
+    Seat s = seat_of(thread);
+    int lane = s.lane;
+    char *stage = stages + s.half * TILE, *room = stage + s.first * 128;
+    char* other_room = stages + (1 - s.half) * TILE + s.first * 128;
+    float* vectors = both_vectors + (number & 1) * VECTORS;
+    long begin = ((long)number * texts + text) * length;
+    keep(early, vectors, thread);
+    fetched();
+    seen_by_engines();
+    __syncthreads();  // all have done with the layer before
+    fetch_rows(out_box, WIDTH, layer.out_w, WIDTH * 2, WIDTH, thread);
+    fetch_rows(up_boxes, INNER, layer.up_w, WIDTH * 2, INNER, thread);
+    for (int i = 0; i < 4; i++)
+      fetch_rows(down_boxes + i * BOX, WIDTH, layer.down_w + i * WIDTH, INNER * 2, WIDTH, thread);
+    mark();
+
+    u32 part[4][4];
+    float c[8][4], own[4][4], other_own[4][4];
+    char* qkv_rows = (char*)(qkv + begin * 3 * WIDTH);
+    take_rows(part, x_tile, s);
+    {
+      int which = 1 + s.half;  // keys, or values
+      set_bias(c, vectors + QKV_BIAS + which * WIDTH, lane);
+      add_box<0>(c, part, qkv_boxes + which * BOX);
+      put_rows(c, s.half ? v_tile : k_tile, qkv_rows + which * WIDTH * 2, 3 * WIDTH * 2, length, s);
+      set_bias(own, vectors + QKV_BIAS + s.own * 8, lane);
+      add_rows(own, part, qkv_boxes + s.own * 1024, lane);
+      put_rows(own, q_tile, qkv_rows, 3 * WIDTH * 2, length, s);
+    }
+    seen_by_engines();
+    __syncthreads();
+    if (number + 1 < count) {
+      fetch_rows(qkv_boxes, 3 * WIDTH, layers.of[number + 1].qkv_w, WIDTH * 2, 3 * WIDTH, thread);
+      ask(early, layers.of[number + 1], thread);
+    }
+    mark();
+
+    // Rows past the end are the bias alone, and nobody sees them.
+    take_rows(part, q_tile, s);
+    float top[2], total[2];
+    attend_half(c, top, total, part, k_tile, v_tile, attention_drops, key, layer.sites[0], columns, visible, scale,
+                attention_threshold, s);
+    give(own, c, room, s);
+    tell(places, top, total, s);
+    sync_pair(s);
+    get(other_own, other_room, s);
 #pragma unroll
-    for (int n = 0; n < 8; n++)
+    for (int i = 0; i < 2; i++) {
+      float2 other = told(places, i, s);
+      float higher = fmaxf(top[i], other.x), shrink = power2(top[i] - higher), shrink_other = power2(other.x - higher);
+      float all = fmaxf(total[i] * shrink + other.y * shrink_other, 1e-30f);
+      float share = (attention_drops ? attention_grow : 1.0f) / all;
 #pragma unroll
-      for (int j = 0; j < 4; j++) u[n][j] *= phi(u[n][j]);
-    round_rows(active, u);
-    add_box<0>(c, active, down_boxes + i * BOX);
+      for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int j = 2 * i; j < 2 * i + 2; j++)
+          own[n][j] = (own[n][j] * shrink + other_own[n][j] * shrink_other) * share;
+      if (s.half == 0 && (lane & 3) == 0 && s.row + 8 * i < length) level[begin + s.row + 8 * i] = higher + log2f(all);
+    }
+    put_rows(own, q_tile, (char*)(mixed + begin * WIDTH), WIDTH * 2, length, s);
+    fetched_but_last();
+    seen_by_engines();
+    __syncthreads();  // the other weights are there
+    take_rows(part, q_tile, s);
+    set_bias(own, vectors + OUT_BIAS + s.own * 8, lane);
+    add_rows(own, part, out_box + s.own * 1024, lane);
+    u32 word[2];
+    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[1], s.row + 8 * i);
+    drop_add_norm(own, x_tile, stages, word, columns, drops, threshold, grow, eps, vectors + NORM1, places + 2 * ROWS,
+                  (char*)(sum1 + begin * WIDTH), (char*)(y + begin * WIDTH), mean1 + begin, rstd1 + begin, length, s);
+    sync_pair(s);
+    take_rows(part, x_tile, s);
+    clear(c);
+#pragma unroll 1
+    for (int i = 2 * s.half; i < 2 * s.half + 2; i++) {
+      float u[8][4];
+      u32 active[4][4];
+      set_bias(u, vectors + UP_BIAS + i * WIDTH, lane);
+      add_box<0>(u, part, up_boxes + i * BOX);
+      put_rows(u, stage, (char*)(inner + begin * INNER + i * WIDTH), INNER * 2, length, s);
+#pragma unroll
+      for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) u[n][j] *= phi(u[n][j]);
+      round_rows(active, u);
+      add_box<0>(c, active, down_boxes + i * BOX);
+    }
+    __syncwarp();
+    give(own, c, room, s);
+    sync_pair(s);
+    get(other_own, other_room, s);
+    {
+      float bias[4][4];
+      set_bias(bias, vectors + DOWN_BIAS + s.own * 8, lane);
+#pragma unroll
+      for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) own[n][i] += other_own[n][i] + bias[n][i];
+    }
+    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[2], s.row + 8 * i);
+    drop_add_norm(own, x_tile, q_tile, word, columns, drops, threshold, grow, eps, vectors + NORM2, places + 4 * ROWS,
+                  (char*)(sum2 + begin * WIDTH), (char*)(z + begin * WIDTH), mean2 + begin, rstd2 + begin, length, s);
   }
-  __syncwarp();
-  give(own, c, room, s);
-  sync_pair(s);
-  get(other_own, other_room, s);
-  {
-    float bias[4][4];
-    set_bias(bias, vectors + DOWN_BIAS + s.own * 8, lane);
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) own[n][i] += other_own[n][i] + bias[n][i];
-  }
-  for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)site2, s.row + 8 * i);
-  drop_add_norm(own, x_tile, q_tile, word, columns, drops, threshold, grow, eps, vectors + NORM2, places + 4 * ROWS,
-                (char*)(sum2 + begin * WIDTH), (char*)(z + begin * WIDTH), mean2 + begin, rstd2 + begin, length, s);
 }

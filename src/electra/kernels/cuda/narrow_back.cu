@@ -1,5 +1,6 @@
-// A narrow layer's way back, all but the products that are gradients of weights: a block is a text, a pair of warps 16
-// of its rows. What those products need is written out; of what adds up to gradients of vectors each block leaves a line.
+// Narrow layers' way back, all but the products that are gradients of weights: a block takes a text through all layers, a
+// pair of warps 16 of its rows. What those products need is written out; of what adds up to gradients of vectors each
+// block leaves a line a layer.
 
 #define INNER 256
 
@@ -67,11 +68,10 @@ INLINE void add_lines(const float* parts, int count, float* line, int thread) {
 }
 
 KERNEL(THREADS, 1)
-narrow_backward(const u16* gradient, const u16* qkv_w, const u16* out_w, const float* gamma1, const u16* up_w,
-                const u16* down_w, const float* gamma2, u16* qkv, const u16* mixed, const float* level, const u16* sum1,
-                const float* mean1, const float* rstd1, u16* inner, const u16* sum2, const float* mean2,
-                const float* rstd2, u16* d_down, u16* d_inner, u16* d_out, u16* d_x, float* lines1, float* lines2,
-                float* up_lines, float* qkv_lines, const int* lengths, const int* keys, int site0, int site1, int site2,
+narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u16* mixed, const float* level,
+                const u16* sum1, const float* mean1, const float* rstd1, u16* inner, const u16* sum2,
+                const float* mean2, const float* rstd2, u16* d_down, u16* d_inner, u16* d_out, u16* d_x, float* lines1,
+                float* lines2, float* up_lines, float* qkv_lines, const int* lengths, const int* keys, int texts,
                 int length, float scale, int attention_threshold, float attention_grow, int threshold, float grow,
                 int attention_drops, int drops) {
   SHARED(memory);
@@ -96,176 +96,190 @@ narrow_backward(const u16* gradient, const u16* qkv_w, const u16* out_w, const f
   float* held = parts2 + BANDS * 192;  // of each row: the norms' means and inverse deviations, attention's log-sum
   float* gammas = held + 5 * ROWS;
 
-  int text = blockIdx.x, thread = threadIdx.x;
-  Seat s = seat_of(thread);
-  int lane = s.lane;
-  char *stage = s.half ? second_stage : first_stage, *room = stage + s.first * 128;
-  char* other_room = (s.half ? first_stage : second_stage) + s.first * 128;
-  long begin = (long)text * length;
-  int visible = lengths ? lengths[text] : length;
+  int text = blockIdx.x, visible = lengths ? lengths[text] : length;
   u32 key = attention_drops || drops ? (u32)keys[text] : 0;
-  Rows rows, more;
-  begin_rows(rows, gradient + begin * WIDTH, length, s);
-  begin_rows(more, sum2 + begin * WIDTH, length, s);
-  for (int i = 0; i < 4; i++) fetch_rows(down_boxes + i * BOX, WIDTH, down_w + i * WIDTH, INNER * 2, WIDTH, thread);
-  fetch_rows(up_boxes, INNER, up_w, WIDTH * 2, INNER, thread);
-  char* given_inner[4] = {q_tile, k_tile, v_tile, memory + TILE};  // before anything else needs the room
-  for (int i = 0; i < 4; i++)
-    fetch_rows(given_inner[i], ROWS, inner + begin * INNER + i * WIDTH, INNER * 2, length, thread);
-  mark();
-  fetch_rows(out_box, WIDTH, out_w, WIDTH * 2, WIDTH, thread);
-  fetch_rows(qkv_boxes, 3 * WIDTH, qkv_w, WIDTH * 2, 3 * WIDTH, thread);
-  mark();
-  if (thread < 64) columns[thread] = mix(thread);
-  if (thread < ROWS) words[thread] = row_word(key, (u32)site0, thread);
-  if (thread < 2 * WIDTH) gammas[thread] = thread < WIDTH ? gamma2[thread] : gamma1[thread - WIDTH];
+  if (threadIdx.x < 64) columns[threadIdx.x] = mix(threadIdx.x);
+  float own[4][4];
   {
+    Seat s = seat_of(threadIdx.x);
+    Rows rows;
+    u32 given[2][4];
+    begin_rows(rows, gradient + (long)text * length * WIDTH, length, s);
+    end_rows(given, rows, first_stage, s);
+    widen(own, given);
+  }
+#pragma unroll 1
+  for (int number = count - 1; number >= 0; number--) {
+    const Layer& layer = layers.of[number];
+    int thread = anew(threadIdx.x);
+    Seat s = seat_of(thread);
+    int lane = s.lane;
+    char *stage = s.half ? second_stage : first_stage, *room = stage + s.first * 128;
+    char* other_room = (s.half ? first_stage : second_stage) + s.first * 128;
+    long line = (long)number * texts + text, begin = line * length;
+    Rows rows, more;
+    begin_rows(more, sum2 + begin * WIDTH, length, s);
     const float* from[5] = {mean2, rstd2, mean1, rstd1, level};
-    int row = thread & (ROWS - 1), which = thread / ROWS;
+    int own_row = thread & (ROWS - 1), which = thread / ROWS;
+    float early[2] = {};
 #pragma unroll
     for (int i = 0; i < 5; i++)
-      if (i % 4 == which) held[i * ROWS + row] = row < length ? from[i][begin + row] : 0;
-  }
+      if (i % 4 == which && own_row < length) early[i / 4] = from[i][begin + own_row];
+    float gamma = thread < WIDTH ? layer.gamma2[thread] : thread < 2 * WIDTH ? layer.gamma1[thread - WIDTH] : 0;
+    __syncthreads();  // all have done with the layer before
+    for (int i = 0; i < 4; i++)
+      fetch_rows(down_boxes + i * BOX, WIDTH, layer.down_w + i * WIDTH, INNER * 2, WIDTH, thread);
+    fetch_rows(up_boxes, INNER, layer.up_w, WIDTH * 2, INNER, thread);
+    char* given_inner[4] = {q_tile, k_tile, v_tile, memory + TILE};  // before anything else needs the room
+    for (int i = 0; i < 4; i++)
+      fetch_rows(given_inner[i], ROWS, inner + begin * INNER + i * WIDTH, INNER * 2, length, thread);
+    mark();
+    fetch_rows(out_box, WIDTH, layer.out_w, WIDTH * 2, WIDTH, thread);
+    fetch_rows(qkv_boxes, 3 * WIDTH, layer.qkv_w, WIDTH * 2, 3 * WIDTH, thread);
+    mark();
+    if (thread < ROWS) words[thread] = row_word(key, (u32)layer.sites[0], thread);
+    if (thread < 2 * WIDTH) gammas[thread] = gamma;
+    held[which * ROWS + own_row] = early[0];
+    if (which == 0) held[4 * ROWS + own_row] = early[1];
 
-  float all[8][4], du[8][4], own[4][4], branch[4][4];
-  u32 part[4][4], given[2][4], word[2];
-  end_rows(given, rows, first_stage, s);
-  widen(own, given);
-  end_rows(given, more, first_stage, s);
-  for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)site2, s.row + 8 * i);
-  __syncthreads();
-  norm_drop_back(own, branch, given, held, held + ROWS, gammas, drops, word, columns, threshold, grow, places,
-                 parts2 + s.band * 192, s);
-  put_rows(branch, first_stage, (char*)(d_down + begin * WIDTH), WIDTH * 2, length, s);
-  fetched_but_last();
-  seen_by_engines();
-  __syncthreads();
-  take_rows(part, first_stage, s);
-#pragma unroll
-  for (int n = 0; n < 8; n++)
-#pragma unroll
-    for (int i = 0; i < 4; i++) all[n][i] = n / 4 == s.half ? own[n & 3][i] : 0;
-  sync_pair(s);  // both have read what the stage held
-#pragma unroll 1
-  for (int j = 2 * s.half; j < 2 * s.half + 2; j++) {
-    u32 pairs[4][4];
-    clear(du);
-    add_box<1>(du, part, down_boxes + j * BOX);
-    take_rows(pairs, j == 0 ? q_tile : j == 1 ? k_tile : j == 2 ? v_tile : memory + TILE, s);
-    // The GELU's output takes the place of what it was given.
+    float all[8][4], du[8][4], branch[4][4];
+    u32 part[4][4], given[2][4], word[2];
+    end_rows(given, more, first_stage, s);
+    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[2], s.row + 8 * i);
+    __syncthreads();
+    norm_drop_back(own, branch, given, held, held + ROWS, gammas, drops, word, columns, threshold, grow, places,
+                   parts2 + s.band * 192, s);
+    put_rows(branch, first_stage, (char*)(d_down + begin * WIDTH), WIDTH * 2, length, s);
+    fetched_but_last();
+    seen_by_engines();
+    __syncthreads();
+    take_rows(part, first_stage, s);
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
-      for (int i = 0; i < 2; i++) {
-        u32* pair = &pairs[n / 2][(n & 1) * 2 + i];
-        float low = low_of(*pair), high = high_of(*pair);
-        du[n][2 * i] *= gelu_slope(low);
-        du[n][2 * i + 1] *= gelu_slope(high);
-        *pair = pack(low * phi(low), high * phi(high));
-      }
-    put_pairs(pairs, stage, s.first + (lane & 15), (char*)(inner + begin * INNER + j * WIDTH), INNER * 2, length, s);
-    put_sums(du, parts + s.band * INNER + j * WIDTH, lane);
-    round_rows(pairs, du);
-    put_pairs(pairs, stage, s.first + (lane & 15), (char*)(d_inner + begin * INNER + j * WIDTH), INNER * 2, length, s);
-    add_box<1>(all, pairs, up_boxes + j * BOX);
-  }
-  begin_rows(rows, sum1 + begin * WIDTH, length, s);
-  begin_rows(more, mixed + begin * WIDTH, length, s);
-  __syncwarp();
-  give(own, all, room, s);
-  fetched();
-  __syncthreads();  // all of the sums is there; the feed-forward half's weights and what it was given are read
-  u16* here = qkv + begin * 3 * WIDTH;
-  fetch_rows(q_tile, ROWS, here, 3 * WIDTH * 2, length, thread);
-  fetch_rows<true>(k_tile, ROWS, here + WIDTH, 3 * WIDTH * 2, length, thread);
-  fetch_rows<true>(v_tile, ROWS, here + 2 * WIDTH, 3 * WIDTH * 2, length, thread);
-  get(branch, other_room, s);
+      for (int i = 0; i < 4; i++) all[n][i] = n / 4 == s.half ? own[n & 3][i] : 0;
+    sync_pair(s);  // both have read what the stage held
+#pragma unroll 1
+    for (int j = 2 * s.half; j < 2 * s.half + 2; j++) {
+      u32 pairs[4][4];
+      clear(du);
+      add_box<1>(du, part, down_boxes + j * BOX);
+      take_rows(pairs, j == 0 ? q_tile : j == 1 ? k_tile : j == 2 ? v_tile : memory + TILE, s);
+      // The GELU's output takes the place of what it was given.
 #pragma unroll
-  for (int n = 0; n < 4; n++)
+      for (int n = 0; n < 8; n++)
 #pragma unroll
-    for (int i = 0; i < 4; i++) own[n][i] += branch[n][i];
-  add_lines(parts2, 192, lines2 + text * 192, thread);
-  add_lines(parts, INNER, up_lines + text * INNER, THREADS - 1 - thread);  // whom the others leave free
-  sync_pair(s);  // both have what they were given
-  end_rows(given, rows, first_stage, s);
-  for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)site1, s.row + 8 * i);
-  norm_drop_back(own, branch, given, held + 2 * ROWS, held + 3 * ROWS, gammas + WIDTH, drops, word, columns, threshold,
-                 grow, places + 2 * ROWS, parts1 + s.band * 192, s);
-  u32 residual[2][4];
-  round_rows(residual, own);
-  put_rows(branch, first_stage, (char*)(d_out + begin * WIDTH), WIDTH * 2, length, s);
-  sync_pair(s);
-  take_rows(part, first_stage, s);
-  clear(own);
-  add_columns(own, part, out_box, s);
-  u32 rounded[2][4];
-  round_rows(rounded, own);
-  end_rows(given, more, d_tile, s);
-  float shared[2] = {}, nothing[2] = {};
-#pragma unroll
-  for (int h = 0; h < 2; h++)
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-      shared[i & 1] += low_of(rounded[h][i]) * low_of(given[h][i]) + high_of(rounded[h][i]) * high_of(given[h][i]);
-#pragma unroll
-  for (int i = 0; i < 2; i++) shared[i] = sum_quad(shared[i]);
-  tell(places + 4 * ROWS, shared, nothing, s);
-  put_pairs(rounded, d_tile, s.first + (lane & 15), 0, 0, 0, s);
-  sync_pair(s);
-  if (s.half == 0 && (lane & 3) == 0)
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      int row = s.row + 8 * i;
-      facts[row] = make_float2(held[4 * ROWS + row], shared[i] + told(places + 4 * ROWS, i, s).x);
+        for (int i = 0; i < 2; i++) {
+          u32* pair = &pairs[n / 2][(n & 1) * 2 + i];
+          float low = low_of(*pair), high = high_of(*pair);
+          du[n][2 * i] *= gelu_slope(low);
+          du[n][2 * i + 1] *= gelu_slope(high);
+          *pair = pack(low * phi(low), high * phi(high));
+        }
+      put_pairs(pairs, stage, s.first + (lane & 15), (char*)(inner + begin * INNER + j * WIDTH), INNER * 2, length, s);
+      put_sums(du, parts + s.band * INNER + j * WIDTH, lane);
+      round_rows(pairs, du);
+      put_pairs(pairs, stage, s.first + (lane & 15), (char*)(d_inner + begin * INNER + j * WIDTH), INNER * 2, length, s);
+      add_box<1>(all, pairs, up_boxes + j * BOX);
     }
-  fetched();
-  seen_by_engines();
-  __syncthreads();
-  add_lines(parts1, 192, lines1 + text * 192, thread);
-  back_to_keys(all, du, q_tile, k_tile, v_tile, d_tile, scores, facts, words, attention_drops, visible, scale,
-               attention_threshold, attention_grow, s);
-  int number = (s.half * BANDS + s.band) * 2048, other = ((1 - s.half) * BANDS + s.band) * 2048;
-  give(own, all, up_boxes + number, s);
-  give(branch, du, first_stage + number, s);
-  __syncthreads();  // all gradients of scores are there, and nobody reads queries, values and gradients any more
-  int pair_row = s.first + 2 * (lane & 7) + ((lane >> 3) & 1);
-  char* to = (char*)here;
-  {
-    u32 pairs[2][4];
-    float others[4][4];
-    get(others, up_boxes + other, s);
+    begin_rows(rows, sum1 + begin * WIDTH, length, s);
+    begin_rows(more, mixed + begin * WIDTH, length, s);
+    __syncwarp();
+    give(own, all, room, s);
+    fetched();
+    __syncthreads();  // all of the sums is there; the feed-forward half's weights and what it was given are read
+    u16* here = qkv + begin * 3 * WIDTH;
+    fetch_rows(q_tile, ROWS, here, 3 * WIDTH * 2, length, thread);
+    fetch_rows<true>(k_tile, ROWS, here + WIDTH, 3 * WIDTH * 2, length, thread);
+    fetch_rows<true>(v_tile, ROWS, here + 2 * WIDTH, 3 * WIDTH * 2, length, thread);
+    get(branch, other_room, s);
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
-      for (int i = 0; i < 4; i++) own[n][i] = (own[n][i] + others[n][i]) * scale;
-    round_rows(pairs, own);
-    put_pairs(pairs, q_tile, pair_row, to + WIDTH * 2, 3 * WIDTH * 2, length, s);
-    get(others, first_stage + other, s);
+      for (int i = 0; i < 4; i++) own[n][i] += branch[n][i];
+    add_lines(parts2, 192, lines2 + line * 192, thread);
+    add_lines(parts, INNER, up_lines + line * INNER, THREADS - 1 - thread);  // whom the others leave free
+    sync_pair(s);  // both have what they were given
+    end_rows(given, rows, first_stage, s);
+    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[1], s.row + 8 * i);
+    norm_drop_back(own, branch, given, held + 2 * ROWS, held + 3 * ROWS, gammas + WIDTH, drops, word, columns, threshold,
+                   grow, places + 2 * ROWS, parts1 + s.band * 192, s);
+    u32 residual[2][4];
+    round_rows(residual, own);
+    put_rows(branch, first_stage, (char*)(d_out + begin * WIDTH), WIDTH * 2, length, s);
+    sync_pair(s);
+    take_rows(part, first_stage, s);
+    clear(own);
+    add_columns(own, part, out_box, s);
+    u32 rounded[2][4];
+    round_rows(rounded, own);
+    end_rows(given, more, d_tile, s);
+    float shared[2] = {}, nothing[2] = {};
 #pragma unroll
-    for (int n = 0; n < 4; n++)
+    for (int h = 0; h < 2; h++)
 #pragma unroll
-      for (int i = 0; i < 4; i++) branch[n][i] += others[n][i];
-    put_sums(branch, parts + s.band * 128 + 64 + s.own * 8, lane);
-    round_rows(pairs, branch);
-    put_pairs(pairs, d_tile, pair_row, to + WIDTH * 4, 3 * WIDTH * 2, length, s);
+      for (int i = 0; i < 4; i++)
+        shared[i & 1] += low_of(rounded[h][i]) * low_of(given[h][i]) + high_of(rounded[h][i]) * high_of(given[h][i]);
+#pragma unroll
+    for (int i = 0; i < 2; i++) shared[i] = sum_quad(shared[i]);
+    tell(places + 4 * ROWS, shared, nothing, s);
+    put_pairs(rounded, d_tile, s.first + (lane & 15), 0, 0, 0, s);
+    sync_pair(s);
+    if (s.half == 0 && (lane & 3) == 0)
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        int row = s.row + 8 * i;
+        facts[row] = make_float2(held[4 * ROWS + row], shared[i] + told(places + 4 * ROWS, i, s).x);
+      }
+    fetched();
+    seen_by_engines();
+    __syncthreads();
+    add_lines(parts1, 192, lines1 + line * 192, thread);
+    back_to_keys(all, du, q_tile, k_tile, v_tile, d_tile, scores, facts, words, attention_drops, visible, scale,
+                 attention_threshold, attention_grow, s);
+    int mine = (s.half * BANDS + s.band) * 2048, other = ((1 - s.half) * BANDS + s.band) * 2048;
+    give(own, all, up_boxes + mine, s);
+    give(branch, du, first_stage + mine, s);
+    __syncthreads();  // all gradients of scores are there, and nobody reads queries, values and gradients any more
+    int pair_row = s.first + 2 * (lane & 7) + ((lane >> 3) & 1);
+    char* to = (char*)here;
+    {
+      u32 pairs[2][4];
+      float others[4][4];
+      get(others, up_boxes + other, s);
+#pragma unroll
+      for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) own[n][i] = (own[n][i] + others[n][i]) * scale;
+      round_rows(pairs, own);
+      put_pairs(pairs, q_tile, pair_row, to + WIDTH * 2, 3 * WIDTH * 2, length, s);
+      get(others, first_stage + other, s);
+#pragma unroll
+      for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) branch[n][i] += others[n][i];
+      put_sums(branch, parts + s.band * 128 + 64 + s.own * 8, lane);
+      round_rows(pairs, branch);
+      put_pairs(pairs, d_tile, pair_row, to + WIDTH * 4, 3 * WIDTH * 2, length, s);
+    }
+    back_to_queries(own, k_tile, scores, scale, s);
+    put_sums(own, parts + s.band * 128 + s.own * 8, lane);
+    put_rows(own, v_tile, to, 3 * WIDTH * 2, length, s);
+    __syncthreads();
+    if (thread < 192) {
+      // What is added to all keys changes no softmax, so their sum is zero.
+      float total = 0;
+      if (thread / 64 != 1)
+        for (int i = 0; i < BANDS; i++) total += parts[i * 128 + (thread / 128) * 64 + (thread & 63)];
+      qkv_lines[line * 192 + thread] = total;
+    }
+    widen(own, residual);
+    take_rows(part, v_tile, s);
+    add_columns(own, part, qkv_boxes, s);
+    take_rows(part, q_tile, s);
+    add_columns(own, part, qkv_boxes + BOX, s);
+    take_rows(part, d_tile, s);
+    add_columns(own, part, qkv_boxes + 2 * BOX, s);
+    if (number == 0) put_rows(own, first_stage, (char*)(d_x + begin * WIDTH), WIDTH * 2, length, s);
   }
-  back_to_queries(own, k_tile, scores, scale, s);
-  put_sums(own, parts + s.band * 128 + s.own * 8, lane);
-  put_rows(own, v_tile, to, 3 * WIDTH * 2, length, s);
-  __syncthreads();
-  if (thread < 192) {
-    // What is added to all keys changes no softmax, so their sum is zero.
-    float total = 0;
-    if (thread / 64 != 1)
-      for (int i = 0; i < BANDS; i++) total += parts[i * 128 + (thread / 128) * 64 + (thread & 63)];
-    qkv_lines[text * 192 + thread] = total;
-  }
-  widen(own, residual);
-  take_rows(part, v_tile, s);
-  add_columns(own, part, qkv_boxes, s);
-  take_rows(part, q_tile, s);
-  add_columns(own, part, qkv_boxes + BOX, s);
-  take_rows(part, d_tile, s);
-  add_columns(own, part, qkv_boxes + 2 * BOX, s);
-  put_rows(own, first_stage, (char*)(d_x + begin * WIDTH), WIDTH * 2, length, s);
 }

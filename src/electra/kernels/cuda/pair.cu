@@ -13,6 +13,24 @@
 #define BOX (WIDTH * 128)  // of as many rows of a weight
 #define THREADS (BANDS * 64)
 
+// What layers differ in, those of a stack one after another.
+#define MOST_LAYERS 24
+struct Layer {
+  const u16 *qkv_w, *qkv_b, *out_w, *out_b;
+  const float *gamma1, *beta1;
+  const u16 *up_w, *up_b, *down_w, *down_b;
+  const float *gamma2, *beta2;
+  int sites[3], unused;
+};
+struct Layers {
+  Layer of[MOST_LAYERS];
+};
+#ifndef EMULATED
+#define LAYERS const __grid_constant__ Layers
+#else
+#define LAYERS Layers
+#endif
+
 // A thread's place: the first row of its pair, its own, and where its warp's columns begin, in eights.
 struct Seat {
   int lane, half, band, first, row, own;
@@ -29,6 +47,11 @@ INLINE Seat seat_of(int thread) {
 }
 
 #ifndef EMULATED
+// The same number; what follows from it is not kept in registers from one layer to the next.
+INLINE int anew(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
 INLINE void sync_pair(const Seat& s) { asm volatile("bar.sync %0, 64;" ::"r"(s.band + 1) : "memory"); }
 #endif
 
