@@ -70,7 +70,7 @@ def test_the_loss_is_what_loops_say(kind: str, tying: str, policy: str, monkeypa
         expected["copy_sum"] / tokens
     )
     assert objective.counts(batch, loops.slots).tolist() == [len(loops.used), tokens]
-    figures, sample = evaluate(model, objective, ragged_rows(10, vocab=FEW).split(4))
+    figures, sample = evaluate(model, objective, ragged_rows(10, vocab=FEW).split(4), separator=None)
     restored = [found for found, fake in zip(right, fakes, strict=True) if fake]
     named = {
         "main_loss": sum(nll) / tokens,

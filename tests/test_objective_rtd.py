@@ -336,7 +336,7 @@ def test_held_out_figures_are_what_loops_and_scikit_learn_say(policy: str) -> No
     model, objective = made(tiny_config(masking=masking))
     livelier(model)
     rows = ragged_rows(11, vocab=FEW)
-    figures, _ = evaluate(model, objective, rows.split(4))  # the last batch is smaller
+    figures, _ = evaluate(model, objective, rows.split(4), separator=None)  # the last batch is smaller
     naive = Naive(model, objective, unpack(rows))
     flagged = [z > 0 for z in naive.logits]
     chances = [1 / (1 + math.exp(-z)) for z in naive.logits]
@@ -361,7 +361,7 @@ def test_the_sample_shows_the_first_sequence() -> None:
     model, objective = made(tiny_config())
     livelier(model)
     rows = ragged_rows(3)
-    _, sample = evaluate(model, objective, [rows])
+    _, sample = evaluate(model, objective, [rows], separator=None)
     batch = unpack(rows)
     naive = Naive(model, objective, batch)
     size = int(batch.lengths_B[0])

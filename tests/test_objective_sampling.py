@@ -22,6 +22,11 @@ def log_probabilities(logits_V: Tensor) -> Tensor:
     return padded.log_softmax(0)[None, :]
 
 
+def test_whole_blocks_are_not_copied() -> None:
+    table, bias = torch.zeros(2 * BLOCK, 3), torch.zeros(2 * BLOCK)
+    assert all(one is other for one, other in zip(pad_vocabulary(table, bias), (table, bias), strict=True))
+
+
 @pytest.mark.parametrize("vocab", [7, 128, 300])
 @pytest.mark.parametrize("spread", [0.0, 1.0, 4.0])
 def test_samples_follow_the_softmax(vocab: int, spread: float) -> None:

@@ -271,7 +271,9 @@ def test_a_few_steps_lower_the_loss_of_each_stage(compute: torch.dtype) -> None:
         stage.begin(model)
         held = StageWeights(model, stage, compute=compute, device=torch.device("cpu"))
         update = Update(held.master, optim)
-        step = Stepper(model, held.master, update, stage.objective, world=World(), micro_batch=8, compiled=False)
+        step = Stepper(
+            model, held.master, update, stage.objective, world=World(), micro_batch=8, compiled=False, separator=None
+        )
         seen = []
         for _ in range(40):
             step(rows, 3e-3)

@@ -86,7 +86,7 @@ class MaskingConfig:
 class DataConfig:
     layout: Literal["paper", "packed"] = "paper"
     """`paper`: two segments of whole sentences, padded. `packed`: documents end to end, no padding; a token sees its
-    own document only."""
+    own document only. Positions run through the row, and its one [CLS] belongs to the first document."""
     length: int = 128
     """Tokens in a sequence, special tokens included."""
     single_segment: float = 0.1

@@ -53,14 +53,14 @@ def gelu_of(linear: nn.Linear, x: Tensor) -> Tensor:
 
 
 def attend(
-    q_BNLH: Tensor, k_BNLH: Tensor, v_BNLH: Tensor, bias_B11L: Tensor | None, rate: float, keys_B: Tensor | None
+    q_BNLH: Tensor, k_BNLH: Tensor, v_BNLH: Tensor, bias_B1LL: Tensor | None, rate: float, keys_B: Tensor | None
 ) -> Tensor:
-    """Softmax attention over the keys that `bias` leaves visible."""
+    """Softmax attention over the keys that `bias` leaves visible: (B, 1, L, L), or (B, 1, 1, L) for all queries."""
     if keys_B is None or rate == 0.0:
-        return F.scaled_dot_product_attention(q_BNLH, k_BNLH, v_BNLH, attn_mask=bias_B11L)
+        return F.scaled_dot_product_attention(q_BNLH, k_BNLH, v_BNLH, attn_mask=bias_B1LL)
     scores_BNLL = (q_BNLH * q_BNLH.shape[-1] ** -0.5) @ k_BNLH.transpose(-1, -2)
-    if bias_B11L is not None:
-        scores_BNLL = scores_BNLL + bias_B11L
+    if bias_B1LL is not None:
+        scores_BNLL = scores_BNLL + bias_B1LL
     return dropout(scores_BNLL.softmax(-1), rate, keys_B) @ v_BNLH
 
 
@@ -77,14 +77,14 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x_BLD: Tensor, bias_B11L: Tensor | None, keys_B: Tensor | None) -> Tensor:
+    def forward(self, x_BLD: Tensor, bias_B1LL: Tensor | None, keys_B: Tensor | None) -> Tensor:
         """(B, L, D) what the heads found, side by side: `out` is still to come."""
         how = chance(keys_B, self.rate, x_BLD.shape[1])
         if how is not None and library.usable(x_BLD):
             product_BLD = F.linear(x_BLD, self.qkv.weight)
-            return attend_in_loops(product_BLD, self.qkv.bias, bias_B11L, how, heads=self.heads)
+            return attend_in_loops(product_BLD, self.qkv.bias, bias_B1LL, how, heads=self.heads)
         q, k, v = self.qkv(x_BLD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        return attend(q, k, v, bias_B11L, self.rate, keys_B).transpose(1, 2).flatten(2)
+        return attend(q, k, v, bias_B1LL, self.rate, keys_B).transpose(1, 2).flatten(2)
 
 
 class Layer(nn.Module):
@@ -104,8 +104,8 @@ class Layer(nn.Module):
         self.down = nn.Linear(ffn, width)
         self.norm = Norm(width)
 
-    def forward(self, x_BLD: Tensor, bias_B11L: Tensor | None, keys_B: Tensor | None, site: int) -> Tensor:
-        mixed = self.attention(x_BLD, bias_B11L, site_keys(keys_B, site))
+    def forward(self, x_BLD: Tensor, bias_B1LL: Tensor | None, keys_B: Tensor | None, site: int) -> Tensor:
+        mixed = self.attention(x_BLD, bias_B1LL, site_keys(keys_B, site))
         x_BLD = self._end(x_BLD, mixed, self.attention.out, self.attention_norm, site_keys(keys_B, site + 1))
         return self._end(x_BLD, gelu_of(self.up, x_BLD), self.down, self.norm, site_keys(keys_B, site + 2))
 

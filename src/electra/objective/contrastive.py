@@ -27,8 +27,9 @@ WHOLE = 104  # purpose under a sample's key
 class Contrastive:
     """Loss = that of `rtd` + contrastive_weight · BCE over the sequences: was any of its tokens replaced?
 
-    A share of the sequences keeps the original at every slot. The generator learns from them as from the others, and
-    the discriminator that nothing in them was replaced. Held-out figures are those of `rtd`, every sequence corrupted.
+    Of packed rows, any token of the first document, the only one that [CLS] sees. A share of the sequences keeps the
+    original at every slot. The generator learns from them as from the others, and the discriminator that nothing in
+    them was replaced. Held-out figures are those of `rtd`, every sequence corrupted.
     """
 
     rtd: ReplacedTokenDetection

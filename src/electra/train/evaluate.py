@@ -26,7 +26,7 @@ class Sample:
 
 
 def evaluate(
-    model: nn.Module, objective: Objective, batches: Iterable[Tensor], *, separator: int | None = None
+    model: nn.Module, objective: Objective, batches: Iterable[Tensor], *, separator: int | None
 ) -> tuple[dict[str, float], Sample]:
     """The figures over all batches of packed rows, and the first sequence as a sample.
 

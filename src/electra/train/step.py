@@ -34,7 +34,7 @@ class Stepper:
         micro_batch: int,
         compiled: bool,
         captured: bool = True,
-        separator: int | None = None,
+        separator: int | None,
     ) -> None:
         """`separator` is what `electra.batches.layout.separator_of` gives for the rows of the steps."""
         self._model, self._master, self._update, self.objective = model, master, update, objective

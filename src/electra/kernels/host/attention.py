@@ -32,6 +32,7 @@ class _Attend(torch.autograd.Function):
     def forward(
         ctx: Any, product_BLD: Tensor, bias_D: Tensor, hidden_B1LL: Tensor | None, chance: Chance, heads: int
     ) -> Tensor:
+        assert product_BLD.dtype == bias_D.dtype
         qkv_3XLH = _split(product_BLD.contiguous(), bias_D.contiguous(), parts=3, heads=heads)
         q_XLH, k_XLH, v_XLH = qkv_3XLH
         shares_XLL = multiply(q_XLH, k_XLH.transpose(1, 2))

@@ -23,6 +23,7 @@ def biased_gelu(product: Tensor, bias: Tensor) -> Tensor:
 class _BiasedGelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, product: Tensor, bias: Tensor) -> Tensor:
+        assert product.dtype == bias.dtype
         product, bias = product.contiguous(), bias.contiguous()
         y = torch.empty_like(product)
         call("gelu", product.dtype, product, bias, y, product.numel() // len(bias), len(bias))

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
@@ -29,6 +28,12 @@ OPTIONS = (
 TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int32: "int32"}
 PLAIN = (Tensor, torch.nn.Parameter)
 """Tensors that lie in memory; subclasses may only stand for one."""
+PASSED: dict[type, Any] = {
+    int: ctypes.c_int64,
+    float: ctypes.c_float,
+    **dict.fromkeys((*PLAIN, type(None)), ctypes.c_void_p),
+}
+"""What arguments are handed over as."""
 
 
 _wanted = True
@@ -43,27 +48,26 @@ def use(wanted: bool = True) -> None:
 def usable(x: Tensor) -> bool:
     """Whether the loops know such numbers, and this machine can compile them; what is being compiled is left alone."""
     known = _wanted and type(x) in PLAIN and x.device.type == "cpu" and x.dtype in TYPES
+    if torch.is_autocast_enabled("cpu"):  # products come out in another type than their biases are in
+        return False
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
     return known and not traced and _library() is not None
 
 
 def call(name: str, kind: torch.dtype, *arguments: Tensor | int | float | None) -> None:
     """Run a loop for numbers of a kind; tensors are handed over as where they lie, and must be contiguous."""
-    if (name, kind) not in _functions:
-        _functions[name, kind] = _function(f"{name}_{TYPES[kind]}", arguments)
+    library = _library()
+    assert library is not None
+    function = _function(library, f"{name}_{TYPES[kind]}", tuple(map(type, arguments)))
     passed = [one.data_ptr() if isinstance(one, Tensor) else one for one in arguments]
-    _functions[name, kind](*passed, torch.get_num_threads())
+    function(*passed, torch.get_num_threads())
 
 
-_functions: dict[tuple[str, torch.dtype], Callable[..., None]] = {}
-"""Loops that were called before: a step calls them two hundred times."""
-
-
-def _function(name: str, arguments: tuple[Tensor | int | float | None, ...]) -> Any:
-    """A loop, told what it takes: the arguments of its first call are of the same kinds as all others."""
-    function = getattr(_library(), name)
-    kinds = {int: ctypes.c_int64, float: ctypes.c_float}
-    function.argtypes = [*(kinds.get(type(one), ctypes.c_void_p) for one in arguments), ctypes.c_int64]
+@functools.cache
+def _function(library: ctypes.CDLL, name: str, kinds: tuple[type, ...]) -> Any:
+    """A loop, told what it takes; a step calls them two hundred times."""
+    function = library[name]  # one of its own: what is asked for by attribute is told for all
+    function.argtypes = [*(PASSED[kind] for kind in kinds), ctypes.c_int64]
     function.restype = None
     return function
 

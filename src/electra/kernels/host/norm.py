@@ -64,6 +64,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The norm, and for the way back the sum it was taken of, with each row's mean and inverse deviation."""
     x_BLD, *weights = (tensor.contiguous() for tensor in given)
+    assert x_BLD.dtype == weights[0].dtype == weights[1].dtype  # a product and its bias
     y_BLD = torch.empty_like(x_BLD)
     sum_BLD = torch.empty_like(x_BLD) if keep else None
     facts_BL2 = x_BLD.new_empty(*x_BLD.shape[:2], 2, dtype=torch.float32) if keep else None
