@@ -83,13 +83,14 @@ def command(
     facts = facts_of(jobs, rounds=rounds)
     rows: list[Row] = []
     for rows in run_all(jobs, title=f"bench {jobs[0].preset}", rounds=rounds):
-        if json_file is not None:  # after each, so that Ctrl-C keeps what was measured
+        # After each, so that Ctrl-C keeps what was measured.
+        if json_file is not None:
             write_json(json_file, as_json(rows, facts))
-    click.echo(as_text(rows, facts))
-    if plot is not None:
-        from electra.bench.plot import draw
+        if plot is not None:
+            from electra.bench.plot import draw
 
-        write_atomic(plot, draw(rows, facts).encode())
+            write_atomic(plot, draw(rows, facts).encode())
+    click.echo(as_text(rows, facts))
     if profile is not None:
         text = "\n".join(f"{row.job.title}\n{row.figures.profile}" for row in rows if row.figures and row.job.profile)
         write_atomic(profile, text.encode())
