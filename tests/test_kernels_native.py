@@ -124,20 +124,20 @@ SHAPES = {
 
 
 @pytest.mark.parametrize(
-    ("length", "lengths", "attention_rate", "rate", "layers", "most"),
+    ("length", "lengths", "attention_rate", "rate", "layers", "at_once"),
     [
         (128, None, 0.1, 0.1, 1, 24),
         (100, (100, 37), 0.2, 0.1, 2, 24),
-        (33, (33, 1, 20), 0.0, 0.3, 3, 2),  # told of two at a time
+        (33, (33, 1, 20), 0.0, 0.3, 3, 2),  # two a launch
         (17, None, 0.3, 0.0, 2, 1),
         (128, (90,), 0.0, 0.0, 1, 24),
     ],
 )
 def test_narrow_layers(
-    length: int, lengths: tuple[int, ...] | None, attention_rate: float, rate: float, layers: int, most: int,
+    length: int, lengths: tuple[int, ...] | None, attention_rate: float, rate: float, layers: int, at_once: int,
     runs: None, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(narrow, "MOST_LAYERS", most)
+    monkeypatch.setattr(narrow, "AT_ONCE", at_once)
     texts = 1 if lengths is None else len(lengths)
     tokens, eps = texts * length, 1e-6
     blocks, keys = [weights_of(PLACE, shift=20 * number) for number in range(layers)], PLACE.keys(texts)

@@ -21,7 +21,9 @@ from electra.kernels.native import HEAD, LONGEST, TILE, Kernel, aligned, launch
 
 INNER = 256
 MOST_LAYERS = 24
-"""That the kernels are told of at once."""
+"""That there is room for in what the kernels are told."""
+AT_ONCE = MOST_LAYERS
+"""Layers of a launch."""
 FEWEST_TEXTS = 64
 """With fewer, most of the chip would wait."""
 
@@ -98,7 +100,7 @@ def run_backward(
 
 
 def _groups(count: int) -> list[slice]:
-    return [slice(first, first + MOST_LAYERS) for first in range(0, count, MOST_LAYERS)]
+    return [slice(first, first + AT_ONCE) for first in range(0, count, AT_ONCE)]
 
 
 def _layers(blocks: Sequence[tuple[Tensor, ...]], drops: Sequence[list[Drop]]) -> tuple[bytes, list[list[Tensor]]]:
