@@ -29,6 +29,8 @@ from electra.train.fit import (
         (["train.steps=20000"], True, False),
         (["train.steps=20000"], False, True),  # no kernels: uncompiled layers would be slow
         (["train.steps=20000", "train.kernels=plain"], True, True),
+        (["train.steps=5000", "optim.warmup_steps=500", "train.kernels=plain"], True, False),
+        (["train.max_minutes=10", "train.kernels=plain"], True, False),
         (["train.steps=20000", "train.precision=fp32"], True, True),
         (["train.steps=20000", "data.length=512"], True, False),
         (["train.steps=20000", "model.heads=2"], True, True),  # heads too large for the kernels
@@ -40,7 +42,7 @@ from electra.train.fit import (
         (["train.max_minutes=60", "train.steps=20000"], True, True),
     ],
 )
-def test_short_runs_of_fused_kernels_are_not_compiled(
+def test_short_runs_are_not_compiled(
     changes: list[str], usable: bool, compiles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernels, "USABLE", usable)

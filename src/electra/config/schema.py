@@ -137,8 +137,8 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """`on`: compile the step. `auto`: on a GPU, unless fused kernels do the work of a run of less than 100,000 steps or
-    15 minutes, which would be over before a minute of compiling pays. `off`: nor capture it in one CUDA graph."""
+    """`on`: compile the step. `auto`: on a GPU, in runs from 100,000 steps (10,000 without fused kernels) or from
+    15 minutes on: shorter ones would be over before compiling pays. `off`: nor capture it in one CUDA graph."""
     kernels: Literal["auto", "plain"] = "auto"
     """`auto`: fused kernels where there is a GPU and they fit, loops in C++ on a CPU with a compiler. `plain`: the
     same, operation by operation, without Triton and compilers."""

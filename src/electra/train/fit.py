@@ -19,6 +19,7 @@ from electra.train.step import Stepper
 
 TOKENS_AT_ONCE = 2**16  # more only take memory: the chip is full
 COMPILE_FROM_STEPS, COMPILE_FROM_MINUTES = 100_000, 15.0
+COMPILE_PLAIN_FROM_STEPS = 10_000  # takes minutes: four for `small` on an H200
 
 
 def fit_model(model: nn.Module, config: Config, device: torch.device, *, rows: int) -> None:
@@ -62,15 +63,16 @@ def make_stepper(
 
 
 def pays_to_compile(config: Config, device: torch.device) -> bool:
-    """Whether `train.compile` has the step compiled; auto: on a GPU, unless fused kernels do the work of a short run.
+    """Whether `train.compile` has the step compiled; auto: on a GPU, in runs that are long enough for it to pay.
 
-    Compiling takes a minute or more and then saves less than a tenth of a step beside the kernels.
+    Beside fused kernels it takes a minute or more and then saves less than a tenth of a step.
     """
     train = config.train
     if train.compile != "auto" or device.type != "cuda":
         return train.compile == "on"
-    long = train.max_minutes >= COMPILE_FROM_MINUTES if train.max_minutes else train.steps >= COMPILE_FROM_STEPS
-    return long or not _all_fused(config, device)
+    if train.max_minutes:
+        return train.max_minutes >= COMPILE_FROM_MINUTES
+    return train.steps >= (COMPILE_FROM_STEPS if _all_fused(config, device) else COMPILE_PLAIN_FROM_STEPS)
 
 
 def rows_at_once(config: Config, rows: int) -> int:
