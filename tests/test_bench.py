@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -130,6 +132,24 @@ def test_progress_names_each_measurement(measured: dict[str, Any]) -> None:
 def test_profile_is_of_our_step_only(measured: dict[str, Any]) -> None:
     assert "ours, 2 x 64\n" in measured["txt"] and "ours, 4 x 64\n" in measured["txt"]
     assert EAGER not in measured["txt"] and "aten::" in measured["txt"]
+
+
+def test_what_was_measured_is_kept_when_it_is_stopped(tmp_path: Path) -> None:
+    figures, picture = tmp_path / "speed.json", tmp_path / "speed.svg"
+    command = [sys.executable, "-m", "electra", "bench", *TINY, "--batch", "2", "--length", "64", "--peer", "none"]
+    command += ["--steps", "2", "--rounds", "1000", "--json", str(figures), "--plot", str(picture)]
+    process = subprocess.Popen(command, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 200
+        while not picture.is_file() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) != 0
+    finally:
+        process.kill()
+        process.wait()
+    assert len(json.loads(figures.read_text(encoding="utf-8"))["measurements"]) == 1
+    assert ET.fromstring(picture.read_text(encoding="utf-8")).tag.endswith("svg")
 
 
 def test_plot_is_an_svg_with_every_series(measured: dict[str, Any]) -> None:

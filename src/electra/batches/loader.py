@@ -73,7 +73,7 @@ class Stream:
             epoch.set_exception(error)
 
     def take(self, cursor: Cursor, count: int) -> tuple[NDArray[np.int32], Cursor]:
-        """The next `count` sequences as packed rows, and the place after them."""
+        """The next `count` sequences as rows (see `pack`), and the place after them."""
         parts: list[NDArray[np.int32]] = []
         while count:
             epoch = self.epoch(cursor.epoch)

@@ -1,4 +1,4 @@
-"""Packed rows, taken apart on the device.
+"""Rows as the loader makes them, taken apart on the device.
 
 Shapes: B sequences, L length.
 """
@@ -38,7 +38,7 @@ class Sequences(NamedTuple):
 
 
 def unpack(rows: Tensor, separator: int | None = None) -> Sequences:
-    """The parts of packed rows (see `electra.batches.loader.pack`).
+    """The parts of rows as `electra.batches.loader.pack` makes them.
 
     `separator` is the id that closes a document, for rows of whose documents none sees another
     (see `electra.batches.layout.separator_of`).

@@ -18,7 +18,7 @@ SUBSET_EPOCH = 1 << 30  # an address of its own for drawing a subset
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """One step's sequences as packed rows (ids, length, length of segment A, key), and their targets."""
+    """One step's sequences as rows (ids, length, length of segment A, key), and their targets."""
 
     rows: NDArray[np.int32]
     targets: NDArray[np.generic]

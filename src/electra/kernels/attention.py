@@ -19,10 +19,8 @@ from electra.kernels.hashing import Drop, kept, precision, row_words
 from electra.kernels.native import TILE, Boxes, Given, Kernel, launch
 
 WARPS = 8
-FORWARD = Kernel("attention_forward", ("group", "heads", "attention"), 6 * TILE + 256 + 16, hopper=True)
-BACKWARD = Kernel(
-    "attention_backward", ("group", "heads", "attention_back"), 12 * TILE + 4096 + 16, together=1, hopper=True
-)
+FORWARD = Kernel("attention_forward", ("group", "heads", "attention"), 6 * TILE + 256 + 16)
+BACKWARD = Kernel("attention_backward", ("group", "heads", "attention_back"), 12 * TILE + 4096 + 16, together=1)
 PROCESSORS = 132
 """Multiprocessors of a large chip."""
 LONGEST = 128

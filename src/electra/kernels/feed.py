@@ -22,8 +22,8 @@ at a time, and a block's groups."""
 BLOCKS = 132
 """One for each multiprocessor of a large chip."""
 _MEMORY = 2 * WIDTH * OUTPUTS + GROUPS * (2 * TOKENS * (WIDTH + OUTPUTS) + 32)
-UP = Kernel("up_gelu", ("group", "feed"), _MEMORY, threads=GROUPS * 128, together=1, hopper=True)
-DOWN = Kernel("down_backward", ("group", "feed"), _MEMORY, threads=GROUPS * 128, together=1, hopper=True)
+UP = Kernel("up_gelu", ("group", "feed"), _MEMORY, threads=GROUPS * 128, together=1)
+DOWN = Kernel("down_backward", ("group", "feed"), _MEMORY, threads=GROUPS * 128, together=1)
 
 
 def up_gelu(y_TD: Tensor, up_FD: Tensor, bias_F: Tensor, *, inner: Tensor, active: Tensor) -> None:

@@ -30,12 +30,12 @@ FEWEST_TEXTS = 64
 _THREADS = 512
 FORWARD = Kernel(
     "narrow_forward", ("group", "pair", "scores", "narrow"), 12 * TILE + 256 + (2 * 832 + 3 * 4 * LONGEST) * 4,
-    threads=_THREADS, together=1, hopper=True,
+    threads=_THREADS, together=1,
 )  # fmt: skip
 BACKWARD = Kernel(
     "narrow_backward", ("group", "pair", "scores", "narrow_back"),
     12 * TILE + LONGEST * 60 + 256 + (8 * (INNER + 2 * 192) + 5 * LONGEST + 2 * HEAD) * 4,
-    threads=_THREADS, together=1, hopper=True,
+    threads=_THREADS, together=1,
 )  # fmt: skip
 
 

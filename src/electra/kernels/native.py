@@ -1,7 +1,7 @@
 """Kernels in CUDA C++, compiled where they run by the runtime compiler that comes with torch.
 
-Their sources are in `cuda`, without any header. They know bf16 and heads of 64, and want a GPU with a multiprocessor's
-memory of a data centre; everything else takes the kernels in Triton.
+Their sources are in `cuda`, without any header. They know bf16 and heads of 64, and are made of what Hopper has; all
+else takes the kernels in Triton.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ HEAD = 64
 LONGEST = 128
 """Tokens of a sequence that one block holds."""
 TILE = LONGEST * HEAD * 2
-_OLDEST = 8  # the first generation with bf16 products and copies that do not wait
-_HOPPER = 9  # the one with products of warp groups
+_HOPPER = 9  # the generation with products of warp groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,6 @@ class Kernel:
     threads: int = 256
     together: int = 2
     """How many blocks share a multiprocessor."""
-    hopper: bool = False
-    """Whether it is made of what only that generation has."""
 
     def source(self) -> str:
         """All of it, as one text."""
@@ -71,8 +68,7 @@ def can_run(like: Tensor, kernel: Kernel) -> bool:
     if like.dtype != torch.bfloat16 or not like.is_cuda:
         return False
     major, room = _facts(like.device)
-    new_enough = major == _HOPPER if kernel.hopper else major >= _OLDEST
-    return new_enough and kernel.memory <= room and not missing() and _compiles(kernel, like.device)
+    return major == _HOPPER and kernel.memory <= room and not missing() and _compiles(kernel, like.device)
 
 
 def launch(kernel: Kernel, blocks: int, *given: Given) -> None:
@@ -134,7 +130,7 @@ def missing() -> str:
 
 
 def compile_kernel(kernel: Kernel, architecture: str) -> bytes:
-    """Machine code of a kernel for an architecture such as `sm_90`; RuntimeError with the compiler's log."""
+    """Machine code of a kernel for an architecture such as `sm_90a`; RuntimeError with the compiler's log."""
     library = _compiler()
     program, name = ctypes.c_void_p(), f"{kernel.name}.cu".encode()
     source = kernel.source().encode()
@@ -182,7 +178,7 @@ def _compiles(kernel: Kernel, device: torch.device) -> bool:
 
 def _code(kernel: Kernel, device: torch.device | int) -> bytes:
     facts = torch.cuda.get_device_properties(device)
-    return _kept(kernel, f"sm_{facts.major}{facts.minor}{'a' if kernel.hopper else ''}")
+    return _kept(kernel, f"sm_{facts.major}{facts.minor}a")  # with what no later one has
 
 
 @functools.cache

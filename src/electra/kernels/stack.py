@@ -30,7 +30,7 @@ from electra.kernels.layer import (
     make_lines,
     make_rooms,
     run_layer,
-)  # fmt: skip
+)
 from electra.kernels.sums import sum_lines
 
 TOGETHER = 2**22

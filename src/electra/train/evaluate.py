@@ -28,7 +28,7 @@ class Sample:
 def evaluate(
     model: nn.Module, objective: Objective, batches: Iterable[Tensor], *, separator: int | None
 ) -> tuple[dict[str, float], Sample]:
-    """The figures over all batches of packed rows, and the first sequence as a sample.
+    """The figures over all batches of the loader's rows, and the first sequence as a sample.
 
     `separator` is what `electra.batches.layout.separator_of` gives for these rows.
     """

@@ -1,4 +1,4 @@
-"""One optimizer step, from packed rows to updated weights, without a question to the device.
+"""One optimizer step, from the loader's rows to updated weights, without a question to the device.
 
 On a GPU the whole step is captured in one CUDA graph; what fused kernels leave over is compiled first where that pays.
 """
