@@ -18,6 +18,8 @@ typedef unsigned short u16;
 #define INLINE static inline
 #define INLINE_IN inline
 #define KERNEL(threads, blocks) static void
+#define NEIGHBOURS 1  // a block is alone
+#define KERNEL_OF_NEIGHBOURS(threads) static void
 #define SHARED(name) char* name = block->memory
 
 struct uint4 { u32 x, y, z, w; };
@@ -32,10 +34,13 @@ struct Dimensions { int x, y, z; };
 struct Block {
   char* memory;
   std::barrier<>* all;
+  std::unique_ptr<std::barrier<>> both, turns[2];  // of two groups
   std::vector<std::unique_ptr<std::barrier<>>> warps, pairs, groups;
   struct Gate {
     std::atomic<int> opened;
     int expected;  // its one user's
+    int count;     // how many have to come
+    std::atomic<int> missing;
     std::mutex alone;
     std::vector<std::function<void()>> coming;  // copies that somebody has yet to wait for
   } gates[32];  // by the place in shared memory
@@ -89,6 +94,14 @@ static inline void fetched() {
 static inline void mark() { fetching.emplace_back(); }
 static inline void fetched_but_last() {
   for (size_t i = 0; i + 2 < fetching.size(); i++) do_all(fetching[i]);
+}
+static inline uint4 get16(const void* from, bool there) {
+  uint4 x = {};
+  if (there) memcpy(&x, from, 16);
+  return x;
+}
+static inline void put16(void* to, uint4 x, bool there) {
+  if (there) memcpy(to, &x, 16);
 }
 static inline void write_word(u32 to, u32 word) { memcpy(block->memory + to, &word, 4); }
 
@@ -176,10 +189,36 @@ struct Map {
 };
 #define MAP Map
 static inline Block::Gate& gate_at(void* gate) { return block->gates[place_of(gate) / 8 % 32]; }
-static inline void make_gate(void* gate) {
+static inline void make_gate(void* gate, int count = 1) {
   gate_at(gate).opened = 0;
   gate_at(gate).expected = 0;
+  gate_at(gate).count = gate_at(gate).missing = count;
 }
+static inline void come_to(void* gate, int) {
+  Block::Gate& own = gate_at(gate);
+  if (--own.missing == 0) {
+    own.missing = own.count;
+    own.opened++;
+  }
+}
+static inline u32 shown(u32 x, int lane) {
+  u32(*box)[8] = own_box();
+  box[own_lane()][0] = x;
+  __syncwarp();
+  u32 other = box[lane][0];
+  __syncwarp();
+  return other;
+}
+static inline int uniform(int x) { return x; }
+template <int COUNT>
+static inline void give_registers() {}
+template <int COUNT>
+static inline void get_registers() {}
+static inline int own_number() { return 0; }
+static inline void sync_neighbours() {}
+static inline void sync_both() { block->both->arrive_and_wait(); }
+static inline void wait_turn(int group) { block->turns[group]->arrive_and_wait(); }
+static inline void pass_turn(int group) { (void)block->turns[1 - group]->arrive(); }
 static inline void expect(void* gate, int bytes) { gate_at(gate).expected = bytes; }
 static inline void wait_at(void* gate, int turn) {
   Block::Gate& own = gate_at(gate);
@@ -216,6 +255,11 @@ static inline void bring(char* to, const Map& map, int text, int row, int column
   if (later()) own.coming.push_back(copy);
   else copy();
 }
+static inline void bring_all(char* to, const Map& map, int row, int column, void* gate) {
+  bring(to, map, 0, row, column, gate);
+}
+static inline void expect_box(const Map&, int, int) {}
+static inline void expect_line(const void*) {}
 static inline void take(const char* from, const Map& map, int text, int row, int column) {
   auto each = [=](auto work) {
     for (int r = 0; r < map.box; r++)
@@ -258,6 +302,10 @@ static inline void make_products(size_t but) {
 static inline void end_product() { products.emplace_back(); }
 template <int LATER, int N>
 static inline void have(float (&c)[N][4]) {
+  make_products(LATER);
+}
+template <int LATER>
+static inline void done() {
   make_products(LATER);
 }
 typedef unsigned long long Tile;
@@ -305,6 +353,12 @@ static inline void multiply_own(float c[8][4], const u32 a[4], Tile b) {
       [=](int column, int k) { return TURNED ? of_tile(b, k, column) : of_tile(b, column, k); });
   __syncwarp();
 }
+template <int TURNED>
+static inline void multiply_widest(float (&c)[2][16][4], Tile a, Tile b) {
+  add_all(
+      c[0], 256, [=](int first, int row, int k) { return of_tile(a, first + row, k); },
+      [=](int column, int k) { return TURNED ? of_tile(b, k, column) : of_tile(b, column, k); });
+}
 static inline void multiply_few(float c[4][4], Tile a, Tile b) {
   add_all(
       c, 32, [=](int first, int row, int k) { return of_tile(a, first + row, k); },
@@ -331,6 +385,8 @@ static void launch(void (*kernel)(A...), int blocks, int threads, int bytes, voi
     for (int warp = 0; warp < threads / 32; warp++) one->warps.push_back(std::make_unique<std::barrier<>>(32));
     for (int pair = 0; pair < threads / 64; pair++) one->pairs.push_back(std::make_unique<std::barrier<>>(64));
     for (int group = 0; group < threads / 128; group++) one->groups.push_back(std::make_unique<std::barrier<>>(128));
+    one->both = std::make_unique<std::barrier<>>(256);
+    for (auto& turn : one->turns) turn = std::make_unique<std::barrier<>>(256);
     std::vector<std::thread> pool;
     for (int thread = 0; thread < threads; thread++)
       pool.emplace_back([&, thread] {

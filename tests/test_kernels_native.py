@@ -16,14 +16,16 @@ from kernel_truth import Place, exact, leaf, mask_at
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm
 
-from electra.kernels import attention, feed, narrow, native
+from electra.kernels import attention, feed, narrow, native, wide
 from electra.kernels.attention import attend, attend_backward
 from electra.kernels.hashing import Drop, drop_at
 from electra.kernels.layer import Block
 from electra.kernels.native import Kernel
 
 PLACE = Place("cuda", torch.bfloat16) if torch.cuda.is_available() else Place("cpu", torch.bfloat16)
-KERNELS = (attention.FORWARD, attention.BACKWARD, narrow.FORWARD, narrow.BACKWARD, feed.UP, feed.DOWN)
+KERNELS = (
+    attention.FORWARD, attention.BACKWARD, narrow.FORWARD, narrow.BACKWARD, feed.UP, feed.DOWN, wide.FORWARD,
+)  # fmt: skip
 ROUNDING = 2.0**-8
 
 
@@ -31,6 +33,7 @@ ROUNDING = 2.0**-8
 def runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU as in training, else on the host."""
     monkeypatch.setattr(narrow, "FEWEST_TEXTS", 1)
+    monkeypatch.setattr(wide, "FEWEST_TEXTS", 1)
     if torch.cuda.is_available():
         if native.missing():
             pytest.skip(native.missing())
@@ -101,7 +104,7 @@ def test_attention(
     near(sums, source.grad.view(texts, length, -1).sum(1), roundings=3)
 
 
-def weights_of(place: Place, *, shift: int = 0) -> Block:
+def weights_of(place: Place, width: int, *, shift: int = 0) -> Block:
     """Random ones; biases and norms at any address that their type allows, as in one buffer with others."""
 
     def moved(x: Tensor) -> Tensor:
@@ -110,17 +113,84 @@ def weights_of(place: Place, *, shift: int = 0) -> Block:
 
     made = {}
     for seed, (name, (shape, scale)) in enumerate(SHAPES.items()):
-        x = place.numbers(*shape, seed=seed + shift, scale=scale)
+        sizes, shrink = (size * width for size in shape), (64 / width) ** 0.5 if len(shape) == 2 else 1.0
+        x = place.numbers(*sizes, seed=seed + shift, scale=scale * shrink)
         x = x.float() + (1.0 if "gamma" in name else 0.0) if "gamma" in name or "beta" in name else x
         made[name] = moved(x) if x.dim() == 1 else x
     return Block(**made)
 
 
 SHAPES = {
-    "qkv": ((192, 64), 0.15), "qkv_bias": ((192,), 0.2), "out": ((64, 64), 0.15), "out_bias": ((64,), 0.2),
-    "gamma1": ((64,), 0.2), "beta1": ((64,), 0.2), "up": ((256, 64), 0.2), "up_bias": ((256,), 0.2),
-    "down": ((64, 256), 0.1), "down_bias": ((64,), 0.2), "gamma2": ((64,), 0.2), "beta2": ((64,), 0.2),
+    "qkv": ((3, 1), 0.15), "qkv_bias": ((3,), 0.2), "out": ((1, 1), 0.15), "out_bias": ((1,), 0.2),
+    "gamma1": ((1,), 0.2), "beta1": ((1,), 0.2), "up": ((4, 1), 0.2), "up_bias": ((4,), 0.2),
+    "down": ((1, 4), 0.1), "down_bias": ((1,), 0.2), "gamma2": ((1,), 0.2), "beta2": ((1,), 0.2),
 }  # fmt: skip
+"""In widths, and how large."""
+
+
+class Layers:
+    """Random layers of heads of 64, and what they make of random texts, with what lies between the products."""
+
+    eps = 1e-6
+
+    def __init__(
+        self, width: int, length: int, lengths: tuple[int, ...] | None, attention_rate: float, rate: float, count: int
+    ) -> None:
+        self.width, self.length, self.texts = width, length, 1 if lengths is None else len(lengths)
+        self.tokens, self.count = self.texts * length, count
+        self.blocks = [weights_of(PLACE, width, shift=20 * number) for number in range(count)]
+        keys = PLACE.keys(self.texts)
+        self.drops = [
+            [drop_at(keys, attention_rate, 3 * n), drop_at(keys, rate, 3 * n + 1), drop_at(keys, rate, 3 * n + 2)]
+            for n in range(count)
+        ]
+        self.real = None if lengths is None else torch.tensor(lengths, dtype=torch.int32)
+        self.there = None if self.real is None else self.real.to(PLACE.device)
+        self.x, self.incoming = (PLACE.numbers(self.tokens, width, seed=seed) for seed in (1, 2))
+        self.seen: list[tuple[Tensor, ...]] = []
+        """Of each layer: queries, keys and values; the mixture; the first norm; before the GELU; the output; sums."""
+        self.source, self.own = leaf(self.x), [Block(*(leaf(weight) for weight in block)) for block in self.blocks]
+        between = []
+        x_BLD = self.source.view(self.texts, length, width)
+        for own, three in zip(self.own, self.drops, strict=True):
+            x_BLD, products = self._layer(x_BLD, own, three)
+            between += products
+        wanted = [self.source, *between, *(one for own in self.own for one in own)]
+        found = list(torch.autograd.grad(x_BLD, wanted, exact(self.incoming).view(x_BLD.shape)))
+        self.d_x = found.pop(0).reshape(self.tokens, width)
+        self.d_between = [tuple(found.pop(0) for _ in range(4)) for _ in range(count)]
+        """Of queries, keys and values; the second product's output; before the GELU; attention's output."""
+        self.d_own = [Block(*(found.pop(0) for _ in range(12))) for _ in range(count)]
+
+    def _layer(self, x_BLD: Tensor, own: Block, three: list[Drop]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        heads, shape = self.width // 64, (self.texts, self.length, self.width)
+        qkv = x_BLD @ own.qkv.T + own.qkv_bias
+        q, k, v = qkv.view(self.texts, self.length, 3, heads, 64).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(-1, -2) / 8
+        if self.real is not None:
+            hidden = torch.arange(self.length) >= self.real[:, None, None, None]
+            scores = scores.masked_fill(hidden, -torch.inf)
+        mixed = (self._dropped(scores.softmax(-1), three[0]) @ v).transpose(1, 2).reshape(shape)
+        out = mixed @ own.out.T + own.out_bias
+        sum1 = self._dropped(out, three[1]) + x_BLD
+        y = layer_norm(sum1, (self.width,), own.gamma1, own.beta1, self.eps)
+        inner = y @ own.up.T + own.up_bias
+        down = gelu(inner) @ own.down.T + own.down_bias
+        sum2 = self._dropped(down, three[2]) + y
+        z = layer_norm(sum2, (self.width,), own.gamma2, own.beta2, self.eps)
+        self.seen.append((qkv, mixed, y, inner, z, sum1, sum2))
+        return z, (qkv, down, inner, out)
+
+    def _dropped(self, y: Tensor, drop: Drop) -> Tensor:
+        if drop.keys_B is None:
+            return y
+        keep = mask_at(drop.keys_B, drop.place, y[0].numel() // y.shape[-1], y.shape[-1], drop.rate)
+        return y * keep.view(y.shape) / (1 - drop.rate)
+
+    def room(self, columns: int) -> Tensor:
+        """An array over layers and tokens in which nothing was written yet."""
+        shape = (self.count, self.tokens, columns)
+        return torch.full(shape, torch.nan, dtype=torch.bfloat16, device=PLACE.device)
 
 
 @pytest.mark.parametrize(
@@ -138,68 +208,28 @@ def test_narrow_layers(
     runs: None, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(narrow, "AT_ONCE", at_once)
-    texts = 1 if lengths is None else len(lengths)
-    tokens, eps = texts * length, 1e-6
-    blocks, keys = [weights_of(PLACE, shift=20 * number) for number in range(layers)], PLACE.keys(texts)
-    drops = [
-        [drop_at(keys, attention_rate, 3 * n), drop_at(keys, rate, 3 * n + 1), drop_at(keys, rate, 3 * n + 2)]
-        for n in range(layers)
-    ]
-    real = None if lengths is None else torch.tensor(lengths, dtype=torch.int32)
-    there = None if real is None else real.to(PLACE.device)
-    x, incoming = PLACE.numbers(tokens, 64, seed=1), PLACE.numbers(tokens, 64, seed=2)
-    assert narrow.fits(x.view(texts, length, 64), heads=1, inner=256)
-
-    # The truth, with what lies between the products to read gradients off.
-    def dropped(y: Tensor, drop: Drop) -> Tensor:
-        if drop.keys_B is None:
-            return y
-        keep = mask_at(drop.keys_B, drop.place, length, y.shape[-1], drop.rate)
-        return y * keep.view(y.shape) / (1 - drop.rate)
-
-    source, all_own = leaf(x), [Block(*(leaf(weight) for weight in block)) for block in blocks]
-    x_BLD, seen, between = source.view(texts, length, 64), [], []
-    for own, three in zip(all_own, drops, strict=True):
-        qkv = x_BLD @ own.qkv.T + own.qkv_bias
-        q, k, v = qkv.split(64, -1)
-        scores = q @ k.transpose(1, 2) / 8
-        if real is not None:
-            scores = scores.masked_fill(torch.arange(length) >= real[:, None, None], -torch.inf)
-        mixed = dropped(scores.softmax(-1), three[0]) @ v
-        out = mixed @ own.out.T + own.out_bias
-        sum1 = dropped(out, three[1]) + x_BLD
-        y = layer_norm(sum1, (64,), own.gamma1, own.beta1, eps)
-        inner = y @ own.up.T + own.up_bias
-        down = gelu(inner) @ own.down.T + own.down_bias
-        sum2 = dropped(down, three[2]) + y
-        x_BLD = layer_norm(sum2, (64,), own.gamma2, own.beta2, eps)
-        seen.append((qkv, mixed, y, inner, x_BLD, sum1, sum2))
-        between.append((qkv, down, inner, out))
-    wanted = [source, *(one for four in between for one in four), *(one for own in all_own for one in own)]
-    found = list(torch.autograd.grad(x_BLD, wanted, exact(incoming).view(x_BLD.shape)))
-    d_x = found.pop(0).reshape(tokens, 64)
-
-    def room(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-        return torch.full((layers, *shape), torch.nan, dtype=dtype, device=PLACE.device)
-
-    into = (room(tokens, 192), room(tokens, 64), room(tokens, 64), room(tokens, 256), room(tokens, 64))
-    kept = narrow.run_layers(x, blocks, there, drops, length=length, eps=eps, into=into)
-    for number, whole in enumerate(seen):
+    true = Layers(64, length, lengths, attention_rate, rate, layers)
+    tokens, texts = true.tokens, true.texts
+    if not narrow.fits(true.x.view(texts, length, 64), heads=1, inner=256):
+        pytest.skip("for Hopper GPUs")
+    into = tuple(true.room(columns) for columns in (192, 64, 64, 256, 64))
+    kept = narrow.run_layers(true.x, true.blocks, true.there, true.drops, length=length, eps=true.eps, into=into)
+    for number, whole in enumerate(true.seen):
         for got, want in zip((*into, kept[1], kept[4]), whole, strict=True):
             near(got[number], want.reshape(tokens, -1), roundings=4 * (number + 1))
 
-    spent = (room(tokens, 64), room(tokens, 256), room(tokens, 64))
-    lines = tuple(room(texts, columns, dtype=torch.float32) for columns in (192, 192, 256, 192))
+    spent = tuple(true.room(columns) for columns in (64, 256, 64))
+    shapes = [(layers, texts, columns) for columns in (192, 192, 256, 192)]
+    lines = tuple(torch.full(shape, torch.nan, device=PLACE.device) for shape in shapes)
     held = (into[0], into[1], kept[0], into[3], *kept[1:])
-    got_x = narrow.run_backward(incoming, blocks, held, there, drops, spent, lines, length=length)
+    got_x = narrow.run_backward(true.incoming, true.blocks, held, true.there, true.drops, spent, lines, length=length)
     off = 6 * layers
-    near(got_x, d_x, roundings=off)
+    near(got_x, true.d_x, roundings=off)
     for number in range(layers):
-        for got, want in zip((into[0], *spent), (found.pop(0) for _ in range(4)), strict=True):
+        for got, want in zip((into[0], *spent), true.d_between[number], strict=True):
             near(got[number], want.reshape(tokens, -1), roundings=off)
-        near(into[3][number], gelu(seen[number][3]).reshape(tokens, -1), roundings=4 * layers)
-    for number in range(layers):
-        d_own = Block(*(found.pop(0) for _ in range(12)))
+        near(into[3][number], gelu(true.seen[number][3]).reshape(tokens, -1), roundings=4 * layers)
+        d_own = true.d_own[number]
         norm1, norm2, up, three_sums = (line[number].sum(0) for line in lines)
         names = (d_own.gamma1, d_own.beta1, d_own.out_bias, d_own.gamma2, d_own.beta2, d_own.down_bias)
         for got, want in zip((*norm1.split(64), *norm2.split(64)), names, strict=True):
@@ -208,6 +238,30 @@ def test_narrow_layers(
         near(three_sums[:64], d_own.qkv_bias[:64], roundings=off)
         near(three_sums[128:], d_own.qkv_bias[128:], roundings=off)
         assert not three_sums[64:128].any()  # what is added to all keys changes no softmax
+
+
+@pytest.mark.parametrize(
+    ("length", "lengths", "attention_rate", "rate", "layers", "at_once"),
+    [
+        (128, None, 0.1, 0.1, 2, 12),
+        (70, (70, 1, 37), 0.0, 0.3, 3, 2),  # two a launch
+        (17, (17, 9), 0.3, 0.0, 1, 12),
+    ],
+)
+def test_wide_layers(
+    length: int, lengths: tuple[int, ...] | None, attention_rate: float, rate: float, layers: int, at_once: int,
+    runs: None, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(wide, "AT_ONCE", at_once)
+    true = Layers(256, length, lengths, attention_rate, rate, layers)
+    if not wide.fits(true.x.view(true.texts, length, 256), heads=4, inner=1024):
+        pytest.skip("for Hopper GPUs")
+    into = tuple(true.room(columns) for columns in (768, 256, 256, 1024, 1024, 256))
+    kept = wide.run_layers(true.x, true.blocks, true.there, true.drops, length=length, eps=true.eps, into=into)
+    for number, (qkv, mixed, y, inner, z, sum1, sum2) in enumerate(true.seen):
+        wanted = (qkv, mixed, y, inner, gelu(inner), z, sum1, sum2)
+        for got, want in zip((*into, kept[1], kept[4]), wanted, strict=True):
+            near(got[number], want.reshape(true.tokens, -1), roundings=4 * (number + 1))
 
 
 @pytest.mark.parametrize(("tokens", "columns", "blocks"), [(64, 128, 264), (300, 256, 4), (7, 128, 1), (400, 128, 1)])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from electra.batches.sequences import Spans
-from electra.kernels import narrow
+from electra.kernels import narrow, wide
 from electra.kernels.hashing import Drop
 from electra.kernels.layer import (
     Block,
@@ -74,6 +74,7 @@ class _Stack(torch.autograd.Function):
         texts, length, width = x_BLD.shape
         tokens, inner = texts * length, len(blocks[0].up)
         fused = spans is None and narrow.fits(x_BLD, heads=plan.heads, inner=inner)
+        whole = fused or (spans is None and wide.fits(x_BLD, heads=plan.heads, inner=inner))
         needed = keeps and any(ctx.needs_input_grad)
         keeps_all = needed and not plan.recompute  # else each layer overwrites the one before
         rooms = make_rooms(x_BLD, len(blocks) if keeps_all else 1, tokens, inner, fused=fused)
@@ -81,20 +82,22 @@ class _Stack(torch.autograd.Function):
         x_KTD[0].copy_(x_BLD.view(tokens, width))
         drops = [drops_of(keys_B, plan, number) for number in range(len(blocks))]
         kept: list[Kept] = []
-        at_once = len(blocks) if fused and keeps_all else 1
+        at_once = len(blocks) if whole and keeps_all else 1
         for number in range(0, len(blocks), at_once):
             x_TD, next_x = x_KTD[number % len(x_KTD)], (number + 1) % len(x_KTD)
+            group = slice(number, number + at_once)
+            into, given = x_KTD[next_x : next_x + at_once], (blocks[group], rooms.some(group), lengths_B, drops[group])
             if fused:
-                group = slice(number, number + at_once)
-                into = x_KTD[next_x : next_x + at_once]
-                one = _run_narrow(x_TD, blocks[group], rooms.some(group), lengths_B, drops[group], plan, length, into)
+                some = [_run_narrow(x_TD, *given, plan, length, into)]
+            elif whole:
+                some = _run_wide(x_TD, *given, plan, length, into)
             else:
-                one = run_layer(
-                    x_TD, blocks[number], rooms.of(number), lengths_B, drops[number], plan, length, spans,
-                    out=x_KTD[next_x],
-                )  # fmt: skip
+                one = rooms.of(number)
+                some = [
+                    run_layer(x_TD, blocks[number], one, lengths_B, drops[number], plan, length, spans, out=into[0])
+                ]
             if keeps_all:
-                kept.append(one)
+                kept += some
         if needed:
             ctx.kept, ctx.x_KTD, ctx.rooms = kept, x_KTD, rooms if keeps_all else None
             ctx.weights, ctx.plan, ctx.spans = weights, plan, spans
@@ -151,6 +154,15 @@ def _run_narrow(
     """Layers in one kernel: fills `out_KTD` with their outputs, and `rooms` on the way."""
     into = (rooms.qkv_KTW, rooms.mixed_KTD, rooms.y_KTD, rooms.inner_KTF, out_KTD)
     return Kept(*narrow.run_layers(x_TD, blocks, lengths_B, drops, length=length, eps=plan.eps, into=into))
+
+
+def _run_wide(
+    x_TD: Tensor, blocks: list[Block], rooms: Rooms, lengths_B: Tensor | None, drops: list[list[Drop]], plan: Plan,
+    length: int, out_KTD: Tensor,
+) -> list[Kept]:  # fmt: skip
+    """The same for wide layers, which go back one by one."""
+    kept = wide.run_layers(x_TD, blocks, lengths_B, drops, length=length, eps=plan.eps, into=(*rooms, out_KTD))
+    return [Kept(*(array[number] for array in kept)) for number in range(len(blocks))]
 
 
 def _narrow_back(

@@ -32,36 +32,9 @@ attention_forward(MAP qkv, MAP mixed, float* level, const int* lengths, const in
     begin_scores(s, q_tile + group * 64 * 128, walk.tile(1));
     have<0>(s);
     if (visible < ROWS) hide(s, visible, lane);
-    float top[2] = {-1e28f, -1e28f}, total[2] = {};
-#pragma unroll
-    for (int n = 0; n < 16; n++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) top[i / 2] = fmaxf(top[i / 2], s[n][i]);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      top[i] = fmaxf(top[i], swap(top[i], 1));
-      top[i] = fmaxf(top[i], swap(top[i], 2)) * binary;
-    }
+    float top[2], total[2];
     u32 pairs[16][2];
-#pragma unroll
-    for (int n = 0; n < 16; n++) {
-      float* e = s[n];
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        e[i] = power2(e[i] * binary - top[i / 2]);
-        total[i / 2] += e[i];
-      }
-      if (keys) {
-        u32 column = columns[n * 4 + (lane & 3)];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-          u32 w = mix(word[i] ^ column);
-          if ((int)(w & 0xffff) < threshold) e[2 * i] = 0;
-          if ((int)(w >> 16) < threshold) e[2 * i + 1] = 0;
-        }
-      }
-      for (int i = 0; i < 2; i++) pairs[n][i] = pack(e[2 * i], e[2 * i + 1]);
-    }
+    share_out(pairs, s, top, total, word, columns, binary, keys ? threshold : 0, lane);
     float c[8][4];
     begin_mixture(c, pairs, walk.tile(2));
     float share[2];

@@ -111,12 +111,7 @@ up_gelu(MAP given, MAP weight, const u16* bias, MAP inner, MAP active, int count
     sync_group(p.group);
     if (p.leads) take_stripes(p, inner, first);
 #pragma unroll
-    for (int n = 0; n < 16; n++)
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        float low = low_of(pairs[n][i]), high = high_of(pairs[n][i]);
-        pairs[n][i] = pack(low * phi(low), high * phi(high));
-      }
+    for (int n = 0; n < 16; n += 2) gelu_four(pairs[n]);
     if (p.leads) taken();
     sync_group(p.group);
 #pragma unroll
@@ -162,13 +157,13 @@ down_backward(MAP given, MAP weight, MAP inner, MAP d_inner, float* lines, int c
     for (int n = 0; n < 16; n += 2) {
       u32 x[4];
       read4(x, square_at(p, n));
+      gelu_four_back(c[n], x);
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        float* here = &c[n + i / 2][(i & 1) * 2];
-        float low = here[0] * gelu_slope(low_of(x[i])), high = here[1] * gelu_slope(high_of(x[i]));
-        sums[n + i / 2][0] += low;
-        sums[n + i / 2][1] += high;
-        x[i] = pack(low, high);
+        const float* here = &c[n + i / 2][(i & 1) * 2];
+        sums[n + i / 2][0] += here[0];
+        sums[n + i / 2][1] += here[1];
+        x[i] = pack(here[0], here[1]);
       }
       write4(square_at(p, n), x);
     }

@@ -71,6 +71,39 @@ INLINE void hide(float (&s)[16][4], int visible, int lane) {
     for (int i = 0; i < 4; i++)
       if (n * 8 + (lane & 3) * 2 + (i & 1) >= visible) s[n][i] = -1e30f;
 }
+// What rows share out among keys, before division: rounded, and with dropout, unless `threshold` is zero. Of each row the
+// total, and what all exponents are less. `columns` are the mixed indices of pairs of keys.
+INLINE void share_out(u32 (&pairs)[16][2], float (&s)[16][4], float top[2], float total[2], const u32 word[2],
+                      const u32* columns, float binary, int threshold, int lane) {
+  top[0] = top[1] = -1e28f;
+  total[0] = total[1] = 0;
+#pragma unroll
+  for (int n = 0; n < 16; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) top[i / 2] = fmaxf(top[i / 2], s[n][i]);
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    top[i] = fmaxf(top[i], swap(top[i], 1));
+    top[i] = fmaxf(top[i], swap(top[i], 2)) * binary;
+  }
+#pragma unroll
+  for (int n = 0; n < 16; n++) {
+    float* e = s[n];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      e[i] = power2(e[i] * binary - top[i / 2]);
+      total[i / 2] += e[i];
+    }
+    u32 column = columns[n * 4 + (lane & 3)];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      u32 w = mix(word[i] ^ column);
+      if ((int)(w & 0xffff) < threshold) e[2 * i] = 0;
+      if ((int)(w >> 16) < threshold) e[2 * i + 1] = 0;
+    }
+    for (int i = 0; i < 2; i++) pairs[n][i] = pack(e[2 * i], e[2 * i + 1]);
+  }
+}
 // Rows of 64 columns, rounded, into a tile.
 INLINE void write_rows(const float (&c)[8][4], char* tile, int first, int lane) {
 #pragma unroll

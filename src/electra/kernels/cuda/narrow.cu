@@ -205,9 +205,12 @@ narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, flo
       add_box<0>(u, part, up_boxes + i * BOX);
       put_rows(u, stage, (char*)(inner + begin * INNER + i * WIDTH), INNER * 2, length, s);
 #pragma unroll
-      for (int n = 0; n < 8; n++)
+      for (int n = 0; n < 8; n++) {
+        float y[4];
+        phi(y, u[n]);
 #pragma unroll
-        for (int j = 0; j < 4; j++) u[n][j] *= phi(u[n][j]);
+        for (int j = 0; j < 4; j++) u[n][j] *= y[j];
+      }
       round_rows(active, u);
       add_box<0>(c, active, down_boxes + i * BOX);
     }

@@ -167,15 +167,10 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
       take_rows(pairs, j == 0 ? q_tile : j == 1 ? k_tile : j == 2 ? v_tile : memory + TILE, s);
       // The GELU's output takes the place of what it was given.
 #pragma unroll
-      for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-          u32* pair = &pairs[n / 2][(n & 1) * 2 + i];
-          float low = low_of(*pair), high = high_of(*pair);
-          du[n][2 * i] *= gelu_slope(low);
-          du[n][2 * i + 1] *= gelu_slope(high);
-          *pair = pack(low * phi(low), high * phi(high));
-        }
+      for (int h = 0; h < 4; h++) {
+        gelu_four_back(du[2 * h], pairs[h]);
+        gelu_four(pairs[h]);
+      }
       put_pairs(pairs, stage, s.first + (lane & 15), (char*)(inner + begin * INNER + j * WIDTH), INNER * 2, length, s);
       put_sums(du, parts + s.band * INNER + j * WIDTH, lane);
       round_rows(pairs, du);

@@ -47,11 +47,6 @@ INLINE Seat seat_of(int thread) {
 }
 
 #ifndef EMULATED
-// The same number; what follows from it is not kept in registers from one layer to the next.
-INLINE int anew(int x) {
-  asm volatile("" : "+r"(x));
-  return x;
-}
 INLINE void sync_pair(const Seat& s) { asm volatile("bar.sync %0, 64;" ::"r"(s.band + 1) : "memory"); }
 #endif
 

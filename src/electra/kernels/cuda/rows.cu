@@ -5,29 +5,92 @@ INLINE float sum_quad(float x) {
   return x + swap(x, 2);
 }
 
-// The normal distribution's cumulative function to 2e-5, and the GELU's derivative to 2e-4; see kernels/gelu.py.
-INLINE float phi(float x) {
-  float s = fminf(x * x, 18.0625f), a = 4.76076019e-11f * s - 4.69411265e-09f;
-  a = a * s + 2.04881886e-07f;
-  a = a * s - 5.26668873e-06f;
-  a = a * s + 8.98211219e-05f;
-  a = a * s - 0.00108791597f;
-  a = a * s + 0.00975214504f;
-  a = a * s - 0.0662540495f;
-  a = a * s + 0.398864508f;
-  return __saturatef(x * a + 0.5f);
+// Of each number the sum over a warp's lanes.
+template <int N>
+INLINE void sum_warp(float (&x)[N]) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2)
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] += swap(x[i], lanes);
 }
-INLINE float gelu_slope(float x) {
-  float c = fminf(fmaxf(x, -4.25f), 4.25f), s = c * c, a = 3.55245433e-09f - 3.42676061e-11f * s;
-  a = a * s - 1.6349081e-07f;
-  a = a * s + 4.43265799e-06f;
-  a = a * s - 7.93626823e-05f;
-  a = a * s + 0.000996547053f;
-  a = a * s - 0.0090404544f;
-  a = a * s + 0.0590925328f;
-  a = a * s - 0.265392601f;
-  a = a * s + 0.797756433f;
-  return c * a + 0.5f;
+INLINE void widen_eight(float (&x)[8], uint4 given) {
+  u32 pairs[4] = {given.x, given.y, given.z, given.w};
+#pragma unroll
+  for (int i = 0; i < 4; i++) x[2 * i] = low_of(pairs[i]), x[2 * i + 1] = high_of(pairs[i]);
+}
+INLINE uint4 round_eight(const float (&x)[8]) {
+  return make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+}
+
+// The normal distribution's cumulative function to 2e-5, and the GELU's derivative to 2e-4, of several numbers side by
+// side: each is a chain, in which one step waits for the one before. See kernels/gelu.py.
+template <int N>
+INLINE void phi(float (&y)[N], const float (&x)[N]) {
+  const float of[] = {-4.69411265e-09f, 2.04881886e-07f, -5.26668873e-06f, 8.98211219e-05f,
+                      -0.00108791597f,  0.00975214504f,  -0.0662540495f,   0.398864508f};
+  float s[N];
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    s[i] = fminf(x[i] * x[i], 18.0625f);
+    y[i] = 4.76076019e-11f;
+  }
+#pragma unroll
+  for (int k = 0; k < 8; k++)
+#pragma unroll
+    for (int i = 0; i < N; i++) y[i] = y[i] * s[i] + of[k];
+#pragma unroll
+  for (int i = 0; i < N; i++) y[i] = __saturatef(x[i] * y[i] + 0.5f);
+}
+template <int N>
+INLINE void gelu_slope(float (&y)[N], const float (&x)[N]) {
+  const float of[] = {3.55245433e-09f, -1.6349081e-07f, 4.43265799e-06f, -7.93626823e-05f, 0.000996547053f,
+                      -0.0090404544f,  0.0590925328f,   -0.265392601f,   0.797756433f};
+  float c[N], s[N];
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    c[i] = fminf(fmaxf(x[i], -4.25f), 4.25f);
+    s[i] = c[i] * c[i];
+    y[i] = -3.42676061e-11f;
+  }
+#pragma unroll
+  for (int k = 0; k < 9; k++)
+#pragma unroll
+    for (int i = 0; i < N; i++) y[i] = y[i] * s[i] + of[k];
+#pragma unroll
+  for (int i = 0; i < N; i++) y[i] = c[i] * y[i] + 0.5f;
+}
+INLINE void widen_four(float (&x)[8], const u32* pairs) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    x[2 * i] = low_of(pairs[i]);
+    x[2 * i + 1] = high_of(pairs[i]);
+  }
+}
+// What the GELU makes of four pairs, in their place; and eight gradients on their way back through it.
+INLINE void gelu_four(u32* pairs) {
+  float x[8], y[8];
+  widen_four(x, pairs);
+  phi(y, x);
+#pragma unroll
+  for (int i = 0; i < 4; i++) pairs[i] = pack(x[2 * i] * y[2 * i], x[2 * i + 1] * y[2 * i + 1]);
+}
+INLINE void gelu_pairs(u32 (&pairs)[2][4]) {
+  float x[16], y[16];
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    x[2 * i] = low_of(pairs[i / 4][i % 4]);
+    x[2 * i + 1] = high_of(pairs[i / 4][i % 4]);
+  }
+  phi(y, x);
+#pragma unroll
+  for (int i = 0; i < 8; i++) pairs[i / 4][i % 4] = pack(x[2 * i] * y[2 * i], x[2 * i + 1] * y[2 * i + 1]);
+}
+INLINE void gelu_four_back(float* gradients, const u32* pairs) {
+  float x[8], y[8];
+  widen_four(x, pairs);
+  gelu_slope(y, x);
+#pragma unroll
+  for (int i = 0; i < 8; i++) gradients[i] *= y[i];
 }
 
 // The sums over 16 rows of 8 N columns, into a line of shared memory.
