@@ -95,11 +95,6 @@ static inline void mark() { fetching.emplace_back(); }
 static inline void fetched_but_last() {
   for (size_t i = 0; i + 2 < fetching.size(); i++) do_all(fetching[i]);
 }
-static inline uint4 get16(const void* from, bool there) {
-  uint4 x = {};
-  if (there) memcpy(&x, from, 16);
-  return x;
-}
 static inline void put16(void* to, uint4 x, bool there) {
   if (there) memcpy(to, &x, 16);
 }

@@ -320,7 +320,7 @@ def test_kernels_compile_into_registers(kernel: Kernel, tmp_path: Path) -> None:
 
 @needs_compiler
 @pytest.mark.skipif(sys.platform != "linux" or torch.cuda.is_available(), reason="of the emulated kernels, on Linux")
-@pytest.mark.parametrize("kernels", ["attention", "narrow", "feed"])
+@pytest.mark.parametrize("kernels", ["attention", "narrow", "feed", "wide"])
 def test_no_thread_reads_what_another_writes_at_the_same_time(kernels: str) -> None:
     """Under the compiler's race detector, which must not load late and knows some thousand threads: in processes."""
     library = subprocess.run(

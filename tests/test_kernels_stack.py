@@ -12,7 +12,7 @@ from kernel_truth import HERE, Place, everywhere, exact
 from torch import Tensor
 
 from electra.batches.sequences import Sequences, Spans, document_spans, unpack
-from electra.kernels import attention, down, gelu, narrow, norm, stack
+from electra.kernels import attention, down, gelu, narrow, norm, stack, wide
 from electra.model.encoder import Encoder, Shape
 
 
@@ -67,6 +67,7 @@ def to_cpu(x: Tensor | None) -> Tensor | None:
         (1, 17, 64, 1, 256, 0.3, 0.0, False, 1, 2**20),
         (2, 128, 64, 1, 256, 0.1, 0.1, True, 128, 2**20),
         (2, 100, 128, 2, 192, 0.1, 0.1, True, 128, 2**20),  # heads of 64
+        (3, 100, 256, 4, 1024, 0.1, 0.1, True, 128, 2**20),
         half=torch.float16,
     ),
 )
@@ -86,6 +87,7 @@ def test_the_stack_is_the_plain_layers(
 ) -> None:
     monkeypatch.setattr(stack, "TOGETHER", together)
     monkeypatch.setattr(narrow, "FEWEST_TEXTS", 1)
+    monkeypatch.setattr(wide, "FEWEST_TEXTS", 1)
     monkeypatch.setattr(down, "NARROWEST", 32)
     monkeypatch.setattr(norm, "MOST_PROGRAMS", most)
     monkeypatch.setattr(gelu, "MOST_ROWS", most)
@@ -299,3 +301,13 @@ def test_narrow_layers_in_cuda_kernels_on_the_host(monkeypatch: pytest.MonkeyPat
     emulate(monkeypatch)
     place = Place("cpu", torch.bfloat16)
     test_the_stack_is_the_plain_layers(place, 2, 40, 64, 1, 256, 0.1, 0.2, True, 128, 2**20, monkeypatch)
+
+
+@needs_compiler
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU the cases above take the kernels in CUDA")
+@pytest.mark.parametrize("recompute", [False, True])
+def test_wide_layers_in_cuda_kernels_on_the_host(recompute: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulate(monkeypatch)
+    place = Place("cpu", torch.bfloat16)
+    monkeypatch.setattr(Encoder, "recompute", recompute, raising=False)
+    test_the_stack_is_the_plain_layers(place, 2, 40, 256, 4, 1024, 0.1, 0.2, True, 128, 2**20, monkeypatch)

@@ -101,7 +101,7 @@ class _Stack(torch.autograd.Function):
         if needed:
             ctx.kept, ctx.x_KTD, ctx.rooms = kept, x_KTD, rooms if keeps_all else None
             ctx.weights, ctx.plan, ctx.spans = weights, plan, spans
-            ctx.fused, ctx.lengths_B, ctx.keys_B, ctx.shape = fused, lengths_B, keys_B, x_BLD.shape
+            ctx.fused, ctx.whole, ctx.lengths_B, ctx.keys_B, ctx.shape = fused, whole, lengths_B, keys_B, x_BLD.shape
         return x_KTD[len(blocks) % len(x_KTD)].view(x_BLD.shape)
 
     @staticmethod
@@ -188,10 +188,9 @@ def _layers_back(
     for place, number in reversed(list(enumerate(range(group.start, group.stop)))):
         drops, here, how = drops_of(ctx.keys_B, ctx.plan, number), rooms.of(number), (ctx.shape[1], ctx.spans)
         if ctx.plan.recompute:
-            kept = run_layer(
-                ctx.x_KTD[number], blocks[place], here, ctx.lengths_B, drops, ctx.plan, *how,
-                out=torch.empty_like(ctx.x_KTD[number]),
-            )  # fmt: skip
+            x_TD, out_TD = ctx.x_KTD[number], torch.empty_like(ctx.x_KTD[number])
+            given = (ctx.lengths_B, drops, ctx.plan, *how)
+            kept = _run_again(x_TD, blocks[place], here, *given, out_TD, whole=ctx.whole)
         else:
             kept = ctx.kept.pop()
         gradient_TD = go_back(
@@ -199,6 +198,17 @@ def _layers_back(
             Lines(*(array[place] for array in lines)), ctx.lengths_B, drops, ctx.plan, *how,
         )  # fmt: skip
     return gradient_TD
+
+
+def _run_again(
+    x_TD: Tensor, block: Block, rooms: Rooms, lengths_B: Tensor | None, drops: list[Drop], plan: Plan, length: int,
+    spans: Spans | None, out_TD: Tensor, *, whole: bool,
+) -> Kept:  # fmt: skip
+    """One layer as it was run before."""
+    if not whole:
+        return run_layer(x_TD, block, rooms, lengths_B, drops, plan, length, spans, out=out_TD)
+    some = Rooms(*(array[None] for array in rooms))
+    return _run_wide(x_TD, [block], some, lengths_B, [drops], plan, length, out_TD[None])[0]
 
 
 def _product(gradient_KTN: Tensor, given_KTM: Tensor, out_KNM: Tensor) -> None:

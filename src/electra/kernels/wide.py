@@ -1,8 +1,8 @@
-"""Layers of width 256 in one kernel: a block takes a whole text through all of them.
+"""Layers of width 256 in one kernel on the way there: a block takes a whole text through all of them.
 
 As in `narrow`, a text of at most 128 tokens stays on one multiprocessor, and weights stream past it. What the way back
-needs is written out, as `layer.run_layer` does it. Other layers, and longer or few texts, take the pieces. The plain twin
-is `model.layers.Layer`.
+needs is written out, as `layer.run_layer` does it. Other layers, and longer or few texts, take the pieces. The plain
+twin is `model.layers.Layer`.
 
 Shapes: T = B·L tokens, D width, F inner width, K layers.
 """
@@ -64,8 +64,8 @@ def run_layers(
         rates = (drops[0][0].threshold, drops[0][0].grow, drops[0][1].threshold, drops[0][1].grow)
         launch(
             FORWARD, -(-texts // NEIGHBOURS) * NEIGHBOURS, told, len(held), _rows(given, length),
-            _rows(qkv[group], length), _rows(mixed[group], length), *arrays, level[group], *(mean[group] for mean in means), lengths_B,
-            keys, texts, length, HEAD**-0.5, *rates, eps,
+            _rows(qkv[group], length), _rows(mixed[group], length), *arrays, level[group],
+            *(mean[group] for mean in means), lengths_B, keys, texts, length, HEAD**-0.5, *rates, eps,
             drops[0][0].keys_B is not None, drops[0][1].keys_B is not None,
         )  # fmt: skip
         given = z[group][-1]

@@ -111,7 +111,7 @@ up_gelu(MAP given, MAP weight, const u16* bias, MAP inner, MAP active, int count
     sync_group(p.group);
     if (p.leads) take_stripes(p, inner, first);
 #pragma unroll
-    for (int n = 0; n < 16; n += 2) gelu_four(pairs[n]);
+    for (int n = 0; n < 16; n += 2) gelu_pairs<4>(pairs[n]);
     if (p.leads) taken();
     sync_group(p.group);
 #pragma unroll
@@ -157,7 +157,7 @@ down_backward(MAP given, MAP weight, MAP inner, MAP d_inner, float* lines, int c
     for (int n = 0; n < 16; n += 2) {
       u32 x[4];
       read4(x, square_at(p, n));
-      gelu_four_back(c[n], x);
+      gelu_pairs_back<4>(c[n], x);
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         const float* here = &c[n + i / 2][(i & 1) * 2];

@@ -77,10 +77,11 @@ INLINE void done() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LATER) : "memory");
 }
 // Where a product finds a tile: rows of 128 bytes, eight of them 1024 bytes from the next, turned about in units of 16
-// bytes. `stripe` is how many bytes further the next 64 columns lie, where they are outputs. Sixteen bytes are a one.
+// bytes. `stripe` is how many bytes further the next 64 columns lie, where they are outputs. Sixteen bytes are a one. A
+// place's upper bits say which of neighbouring blocks it is in, and are none of the product's business.
 typedef unsigned long long Tile;
 INLINE Tile tile_at(const char* p, int stripe) {
-  return (Tile)(place_of(p) >> 4) | (Tile)(stripe >> 4) << 16 | 64ull << 32 | 1ull << 62;
+  return (Tile)((place_of(p) & 0x3ffff) >> 4) | (Tile)(stripe >> 4) << 16 | 64ull << 32 | 1ull << 62;
 }
 
 // c (64 x 128), sixteen rows a warp, += 16 columns of 64 rows times 16 columns of 128 rows, or `TURNED` 16 rows of 128

@@ -167,9 +167,10 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
       take_rows(pairs, j == 0 ? q_tile : j == 1 ? k_tile : j == 2 ? v_tile : memory + TILE, s);
       // The GELU's output takes the place of what it was given.
 #pragma unroll
-      for (int h = 0; h < 4; h++) {
-        gelu_four_back(du[2 * h], pairs[h]);
-        gelu_four(pairs[h]);
+      for (int i = 0; i < 16; i++) {
+        u32* pair = &pairs[i / 4][i % 4];
+        gelu_pairs_back<1>(&du[i / 2][i % 2 * 2], pair);
+        gelu_pairs<1>(pair);
       }
       put_pairs(pairs, stage, s.first + (lane & 15), (char*)(inner + begin * INNER + j * WIDTH), INNER * 2, length, s);
       put_sums(du, parts + s.band * INNER + j * WIDTH, lane);

@@ -172,29 +172,6 @@ INLINE void clear_all(float (&c)[16][4]) {
 INLINE u32 square_at(const char* tiles, int n, int first, int lane) {
   return place_of(tiles) + n / 8 * TILE + at(first + (lane & 15), (n & 7) + (lane >> 4));
 }
-// Rows of 128 columns, rounded, into two tiles.
-INLINE void write_wide(const float (&c)[16][4], char* tiles, int first, int lane) {
-#pragma unroll
-  for (int n = 0; n < 16; n += 2) {
-    u32 r[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) r[i] = pack(c[n + i / 2][(i & 1) * 2], c[n + i / 2][(i & 1) * 2 + 1]);
-    write4(square_at(tiles, n, first, lane), r);
-  }
-}
-// And back.
-INLINE void read_wide(float (&c)[16][4], const char* tiles, int first, int lane) {
-#pragma unroll
-  for (int n = 0; n < 16; n += 2) {
-    u32 r[4];
-    read4(r, square_at(tiles, n, first, lane));
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      c[n + i / 2][(i & 1) * 2] = low_of(r[i]);
-      c[n + i / 2][(i & 1) * 2 + 1] = high_of(r[i]);
-    }
-  }
-}
 // Biases of 128 columns, at any multiple of two bytes: each lane holds four, asked for early, and shows them to others.
 struct Biases {
   u16 of[4];

@@ -13,11 +13,6 @@ INLINE void sum_warp(float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) x[i] += swap(x[i], lanes);
 }
-INLINE void widen_eight(float (&x)[8], uint4 given) {
-  u32 pairs[4] = {given.x, given.y, given.z, given.w};
-#pragma unroll
-  for (int i = 0; i < 4; i++) x[2 * i] = low_of(pairs[i]), x[2 * i + 1] = high_of(pairs[i]);
-}
 INLINE uint4 round_eight(const float (&x)[8]) {
   return make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
 }
@@ -59,38 +54,30 @@ INLINE void gelu_slope(float (&y)[N], const float (&x)[N]) {
 #pragma unroll
   for (int i = 0; i < N; i++) y[i] = c[i] * y[i] + 0.5f;
 }
-INLINE void widen_four(float (&x)[8], const u32* pairs) {
+template <int N>
+INLINE void widen(float (&x)[2 * N], const u32* pairs) {
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < N; i++) {
     x[2 * i] = low_of(pairs[i]);
     x[2 * i + 1] = high_of(pairs[i]);
   }
 }
-// What the GELU makes of four pairs, in their place; and eight gradients on their way back through it.
-INLINE void gelu_four(u32* pairs) {
-  float x[8], y[8];
-  widen_four(x, pairs);
+// What the GELU makes of N pairs, in their place; and as many gradients on their way back through it.
+template <int N>
+INLINE void gelu_pairs(u32* pairs) {
+  float x[2 * N], y[2 * N];
+  widen<N>(x, pairs);
   phi(y, x);
 #pragma unroll
-  for (int i = 0; i < 4; i++) pairs[i] = pack(x[2 * i] * y[2 * i], x[2 * i + 1] * y[2 * i + 1]);
+  for (int i = 0; i < N; i++) pairs[i] = pack(x[2 * i] * y[2 * i], x[2 * i + 1] * y[2 * i + 1]);
 }
-INLINE void gelu_pairs(u32 (&pairs)[2][4]) {
-  float x[16], y[16];
-#pragma unroll
-  for (int i = 0; i < 8; i++) {
-    x[2 * i] = low_of(pairs[i / 4][i % 4]);
-    x[2 * i + 1] = high_of(pairs[i / 4][i % 4]);
-  }
-  phi(y, x);
-#pragma unroll
-  for (int i = 0; i < 8; i++) pairs[i / 4][i % 4] = pack(x[2 * i] * y[2 * i], x[2 * i + 1] * y[2 * i + 1]);
-}
-INLINE void gelu_four_back(float* gradients, const u32* pairs) {
-  float x[8], y[8];
-  widen_four(x, pairs);
+template <int N>
+INLINE void gelu_pairs_back(float* gradients, const u32* pairs) {
+  float x[2 * N], y[2 * N];
+  widen<N>(x, pairs);
   gelu_slope(y, x);
 #pragma unroll
-  for (int i = 0; i < 8; i++) gradients[i] *= y[i];
+  for (int i = 0; i < 2 * N; i++) gradients[i] *= y[i];
 }
 
 // The sums over 16 rows of 8 N columns, into a line of shared memory.

@@ -32,15 +32,7 @@ INLINE void read4_turned(u32 r[4], u32 from) {
 }
 INLINE void write_word(u32 to, u32 word) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory"); }
 
-// Sixteen bytes from memory, zeros if they are not `there`; and to memory, if they are.
-INLINE uint4 get16(const void* from, bool there) {
-  uint4 x;
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
-      "@p ld.global.v4.b32 {%0,%1,%2,%3}, [%4];\n}\n"
-      : "=&r"(x.x), "=&r"(x.y), "=&r"(x.z), "=&r"(x.w) : "l"(from), "r"((int)there) : "memory");
-  return x;
-}
+// Sixteen bytes to memory at once, if they are `there`.
 INLINE void put16(void* to, uint4 x, bool there) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p st.global.v4.b32 [%0], {%1,%2,%3,%4};\n}\n" ::"l"(to), "r"(x.x),
                "r"(x.y), "r"(x.z), "r"(x.w), "r"((int)there)

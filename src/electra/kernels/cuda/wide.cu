@@ -147,19 +147,19 @@ INLINE void activate(char* tiles, u16* inner, u16* active, int rows, const Place
   int chunk = p.lane & 7, column = p.lane % 16 * 8;
 #pragma unroll 1
   for (int row0 = p.first + p.lane / 16; row0 < p.first + 16; row0 += 4) {
-    u32 pairs[2][4];
+    u32 pairs[8];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       int row = row0 + 2 * r;
       uint4 x = *(const uint4*)(here + at(row, chunk));
       put16(inner + row * INNER + column, x, row < rows);
-      pairs[r][0] = x.x, pairs[r][1] = x.y, pairs[r][2] = x.z, pairs[r][3] = x.w;
+      pairs[4 * r] = x.x, pairs[4 * r + 1] = x.y, pairs[4 * r + 2] = x.z, pairs[4 * r + 3] = x.w;
     }
-    gelu_pairs(pairs);
+    gelu_pairs<8>(pairs);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       int row = row0 + 2 * r;
-      uint4 y = make_uint4(pairs[r][0], pairs[r][1], pairs[r][2], pairs[r][3]);
+      uint4 y = make_uint4(pairs[4 * r], pairs[4 * r + 1], pairs[4 * r + 2], pairs[4 * r + 3]);
       *(uint4*)(here + at(row, chunk)) = y;
       put16(active + row * INNER + column, y, row < rows);
     }
