@@ -32,12 +32,21 @@ TYPES = {
 seen: set[str] = set()
 
 
-def kind_of(value: Any) -> str:
+def kind_of(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(kind_of, value))
     if isinstance(value, Tensor):
         return TYPES[value.dtype]
     if isinstance(value, TensorDescriptor):
         return f"tensordesc<{TYPES[value.base.dtype][1:]}{value.block_shape}>"
     return "fp32" if isinstance(value, float) else "i32"
+
+
+def leaves(path: tuple[int, ...], value: Any) -> list[tuple[tuple[int, ...], Any]]:
+    """What stands in an argument, with its place in it."""
+    if not isinstance(value, tuple):
+        return [(path, value)]
+    return [leaf for place, inner in enumerate(value) for leaf in leaves((*path, place), inner)]
 
 
 def record(
@@ -66,9 +75,10 @@ def record(
         return
     seen.add(address)
     aligned = {
-        (place,): [["tt.divisibility", 16]]
+        path: [["tt.divisibility", 16]]
         for place, name in enumerate(kernel.arg_names)
-        if isinstance(values[name], Tensor) and values[name].data_ptr() % 16 == 0
+        for path, value in leaves((place,), values[name])
+        if isinstance(value, Tensor) and value.data_ptr() % 16 == 0
     }
     options = {"num_warps": num_warps, "maxnreg": maxnreg, "enable_fp_fusion": enable_fp_fusion}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)

@@ -9,7 +9,7 @@ import torch
 from kernel_truth import HERE, Place, everywhere, exact
 
 from electra.kernels import score as scores
-from electra.kernels.sums import sum_lines
+from electra.kernels.sums import sum_into, sum_lines
 from electra.model.heads import DetectionHead
 
 
@@ -55,3 +55,21 @@ def test_sums_over_lines(groups: int, count: int, width: int) -> None:
 def test_lines_that_are_a_part_of_something_wider() -> None:
     wide = torch.randn(2, 9, 50, generator=torch.Generator().manual_seed(1)).to(HERE.device)
     assert torch.equal(sum_lines(wide[..., 3:40]), sum_lines(wide[..., 3:40].contiguous()))
+
+
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_sums_of_several_arrays_at_once(count: int) -> None:
+    """Of different sizes and types, some of them a part of something wider; what one leaves no other touches."""
+    draw = torch.Generator().manual_seed(1)
+    sizes = [(2, 5, 64), (3, 700, 33), (1, 1, 1), (4, 16, 96), (1, 40, 200), (2, 33, 31)][:count]
+    wide = [torch.randn(k, p, n + 7, generator=draw).to(HERE.device) for k, p, n in sizes]
+    lines = [array[..., 3:-4] if number % 2 else array[..., :-7] for number, array in enumerate(wide)]
+    types = [torch.float32 if number % 3 else torch.float16 for number in range(count)]
+    outs = [
+        torch.full((k, n), torch.nan, dtype=kind, device=HERE.device)
+        for (k, _, n), kind in zip(sizes, types, strict=True)
+    ]
+    sum_into(*zip(lines, outs, strict=True))
+    for line, out in zip(lines, outs, strict=True):
+        near = 2**-9 if out.dtype == torch.float16 else 1e-5
+        torch.testing.assert_close(exact(out), exact(line).sum(1), rtol=near, atol=near)

@@ -31,7 +31,7 @@ from electra.kernels.layer import (
     make_rooms,
     run_layer,
 )
-from electra.kernels.sums import sum_lines
+from electra.kernels.sums import sum_into
 
 TOGETHER = 2**22
 """Products of stacks of this many activations do not fill the chip: those of all layers are made at once."""
@@ -132,14 +132,22 @@ class _Stack(torch.autograd.Function):
             _product(held.qkv_KTW, x_KTD[group], qkv_KWD[group])
         ctx.x_KTD = ctx.rooms = None
         kind = blocks[0].qkv_bias.dtype
-        norm1_K3D, norm2_K3D = (sum_lines(line).view(layers, 3, width) for line in (lines.norm1, lines.norm2))
-        up_bias_KF, qkv_bias_KW = sum_lines(lines.up, kind), sum_lines(lines.qkv, kind)
-        out_bias_KD, down_bias_KD = norm1_K3D[:, 2].to(kind), norm2_K3D[:, 2].to(kind)
+        norm1_K2D, norm2_K2D = torch.empty(2, layers, 2, width, dtype=torch.float32, device=gradient.device).unbind()
+        out_bias_KD, down_bias_KD, up_bias_KF, qkv_bias_KW = (
+            torch.empty(layers, columns, dtype=kind, device=gradient.device)
+            for columns in (width, width, inner, 3 * width)
+        )
+        sum_into(
+            (lines.norm1[..., : 2 * width], norm1_K2D.flatten(1)),
+            (lines.norm2[..., : 2 * width], norm2_K2D.flatten(1)),
+            (lines.norm1[..., 2 * width :], out_bias_KD), (lines.norm2[..., 2 * width :], down_bias_KD),
+            (lines.qkv, qkv_bias_KW), (lines.up, up_bias_KF),
+        )  # fmt: skip
         gradients: list[Tensor] = []
         for k in range(layers):
             gradients += Block(
-                qkv_KWD[k], qkv_bias_KW[k], out_KDD[k], out_bias_KD[k], norm1_K3D[k, 0], norm1_K3D[k, 1],
-                up_KFD[k], up_bias_KF[k], down_KDF[k], down_bias_KD[k], norm2_K3D[k, 0], norm2_K3D[k, 1],
+                qkv_KWD[k], qkv_bias_KW[k], out_KDD[k], out_bias_KD[k], norm1_K2D[k, 0], norm1_K2D[k, 1],
+                up_KFD[k], up_bias_KF[k], down_KDF[k], down_bias_KD[k], norm2_K2D[k, 0], norm2_K2D[k, 1],
             )  # fmt: skip
         return gradient.view(ctx.shape), None, None, None, None, None, *gradients
 
