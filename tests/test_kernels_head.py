@@ -1,4 +1,4 @@
-"""The discriminator's head in fused kernels against float64, and sums over lines."""
+"""Both heads in fused kernels against float64, and sums over lines."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 from kernel_truth import HERE, Place, everywhere, exact
 
 from electra.kernels import score as scores
+from electra.kernels import states
 from electra.kernels.sums import sum_into, sum_lines
-from electra.model.heads import DetectionHead
+from electra.model.heads import DetectionHead, MaskedHead
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,37 @@ def test_the_head_is_the_plain_one(
     for (name, found), wanted in zip(head.named_parameters(), plain.parameters(), strict=True):
         assert found.grad is not None and wanted.grad is not None and found.grad.dtype == place.dtype, name
         place.check(found.grad, wanted.grad, roundings=4)
+
+
+@pytest.mark.parametrize(
+    ("place", "count", "width", "embedding", "most"),
+    everywhere((37, 24, 48, 2), (1, 16, 128, 512), (130, 64, 33, 1), (5, 32, 600, 3), half=torch.float16),
+)
+def test_what_a_masked_head_compares_is_the_plain_one(
+    place: Place, count: int, width: int, embedding: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(states, "MOST_PROGRAMS", most)
+    torch.manual_seed(0)
+    head = MaskedHead(width, embedding, 7).to(place.device)
+    head.dense.to(place.dtype)
+    for vector in (head.dense.bias, head.norm.weight, head.norm.bias):
+        torch.nn.init.normal_(vector)
+    x = place.numbers(count, width, seed=1).requires_grad_()
+    incoming = place.numbers(count, embedding, seed=2)
+    plain, source = deepcopy(head).cpu().double(), exact(x).requires_grad_()
+    want = plain.norm(torch.nn.functional.gelu(plain.dense(source)))
+    want.backward(exact(incoming))
+    got = head._run_fused(x)
+    assert got.dtype == place.dtype
+    place.check(got, want.detach(), roundings=2)
+    got.backward(incoming)
+    assert x.grad is not None and source.grad is not None and x.grad.dtype == place.dtype
+    place.check(x.grad, source.grad, roundings=4)
+    kept = [weight for name, weight in plain.named_parameters() if name != "bias"]
+    found = [weight for name, weight in head.named_parameters() if name != "bias"]
+    for one, wanted in zip(found, kept, strict=True):
+        assert one.grad is not None and wanted.grad is not None and one.grad.dtype == one.dtype
+        place.check(one.grad, wanted.grad, roundings=4)
 
 
 @pytest.mark.parametrize(("groups", "count", "width"), [(1, 1, 1), (3, 5, 40), (2, 300, 33), (1, 128, 96), (4, 129, 7)])
