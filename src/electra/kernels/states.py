@@ -2,7 +2,7 @@
 
 The plain twin is `model.heads.MaskedHead.states`.
 
-Shapes: M places, D width, E embedding size, C the power of two that holds it, R rows of a program at a time, P programs.
+Shapes: M places, D width, E embedding size, C the power of two that holds it, R rows of a program, P programs.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from electra.batches.masking import Slots
 from electra.kernels.host import library
 from electra.kernels.host.vocabulary import judge
 from electra.model.heads import MaskedHead
-from electra.objective.corrupt import pad_vocabulary, sample
+from electra.objective.corrupt import NEVER, pad_vocabulary, sample
 
 
 class Words(NamedTuple):
@@ -34,9 +34,7 @@ def foretell(
     if head.fused and hidden_MD.is_cuda:
         from electra.kernels.vocabulary import predict
 
-        x_ME = head.states(hidden_MD)
-        padded = pad_vocabulary(table_VE.to(x_ME.dtype), head.bias.to(x_ME.dtype))
-        return Words(*predict(x_ME, *padded, gold_M, keys_M))
+        return Words(*predict(head.states(hidden_MD), table_VE, head.bias, gold_M, keys_M, never=NEVER))
     table_VE, bias_V = pad_vocabulary(table_VE, head.bias)
     logits_MV = head(hidden_MD, table_VE, bias_V)
     if library.usable(logits_MV):
