@@ -1,4 +1,4 @@
-"""Both heads in fused kernels against float64, and sums over lines."""
+"""Linear layers with what stands around them in fused kernels against float64: both heads, the projection; sums."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kernel_truth import HERE, Place, everywhere, exact
 
 from electra.kernels import score as scores
 from electra.kernels import states
+from electra.kernels.project import project
 from electra.kernels.sums import sum_into, sum_lines
 from electra.model.heads import DetectionHead, MaskedHead
 
@@ -71,6 +72,28 @@ def test_what_a_masked_head_compares_is_the_plain_one(
     for one, wanted in zip(found, kept, strict=True):
         assert one.grad is not None and wanted.grad is not None and one.grad.dtype == one.dtype
         place.check(one.grad, wanted.grad, roundings=4)
+
+
+@pytest.mark.parametrize(
+    ("place", "texts", "length", "embedding", "width"),
+    everywhere((3, 33, 24, 48), (1, 1, 16, 7), (40, 5, 8, 64), half=torch.float16),
+)
+def test_a_projection_is_the_plain_one(place: Place, texts: int, length: int, embedding: int, width: int) -> None:
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(embedding, width).to(place.device, place.dtype)
+    x = place.numbers(texts, length, embedding, seed=1)
+    # A part of something wider, as a gradient may be.
+    incoming = place.numbers(texts, length, width + 3, seed=2)[..., :width]
+    plain, source = deepcopy(linear).cpu().double(), exact(x).requires_grad_()
+    want = plain(source)
+    want.backward(exact(incoming))
+    x.requires_grad_()
+    got = project(x, linear.weight, linear.bias)
+    place.check(got, want.detach(), roundings=1)
+    got.backward(incoming)
+    for found, wanted in ((x, source), (linear.weight, plain.weight), (linear.bias, plain.bias)):
+        assert found.grad is not None and wanted.grad is not None and found.grad.dtype == place.dtype
+        place.check(found.grad, wanted.grad, roundings=2)
 
 
 @pytest.mark.parametrize(("groups", "count", "width"), [(1, 1, 1), (3, 5, 40), (2, 300, 33), (1, 128, 96), (4, 129, 7)])
