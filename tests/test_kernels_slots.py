@@ -62,6 +62,14 @@ def test_positions(texts: int, length: int, rate: float, policy: str) -> None:
     assert want.used_BS.any() and not want.used_BS[-1].any()
 
 
+@pytest.mark.parametrize(("texts", "length"), [*SHAPES, (300, 20), (1, 9)])
+def test_how_many_slots_and_tokens_there_are(texts: int, length: int) -> None:
+    batch = batch_of(texts, length, seed=length)
+    used_BS = expected(batch, 0.15, "without_replacement").used_BS
+    got = kernel.count(used_BS.to(HERE.device), there(batch).lengths_B)
+    assert same(got, torch.stack((used_BS.sum(), batch.lengths_B.sum())).float())
+
+
 @pytest.mark.parametrize(("texts", "length"), SHAPES)
 def test_what_is_shown_and_put_there(texts: int, length: int) -> None:
     batch = batch_of(texts, length, seed=length)

@@ -194,3 +194,25 @@ def test_words_are_mixed_as_on_the_host(shape: tuple[int, ...]) -> None:
     assert torch.equal(given.cpu(), words)
     across = words.T.to(HERE.device) if words.dim() == 2 else given
     assert torch.equal(mix_words(across).cpu(), rng.mix(across.cpu().clone()))
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (-(2**31), 2**31 - 1), (123456789, -1640531527), (-1, 1)])
+def test_words_are_mixed_between_two_numbers(before: int, after: int) -> None:
+    """A column of rows too, as the keys of a batch are."""
+    rows = torch.randint(-(2**31), 2**31, (300, 3), generator=torch.Generator().manual_seed(1)).int()
+    want = rng.mix(rows[:, 1] ^ before) + after
+    assert torch.equal(mix_words(rows.to(HERE.device)[:, 1], before, after).cpu(), want)
+
+
+def test_folding_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = keys_of(200).view(100, 2)[:, 1]
+    want = rng.fold(keys.cpu(), 7)
+    calls = []
+
+    def counted(words: Tensor, before: int, after: int) -> Tensor:
+        calls.append(before)
+        return mix_words(words, before, after)
+
+    monkeypatch.setattr(rng, "mix_on_gpu", counted)
+    monkeypatch.setattr(Tensor, "is_cuda", property(lambda self: True))
+    assert torch.equal(rng.fold(keys, 7).cpu(), want) and calls == [rng.address(7)]

@@ -19,6 +19,7 @@ from electra.batches.masking import CHOOSE, REPLACE, SHOW, Slots
 from electra.kernels.hashing import GOLDEN, mix, uniform, word
 
 PLACES, SLOTS = 32, 8
+COUNTED = 4096  # at a time
 
 
 @triton.jit
@@ -131,6 +132,29 @@ def _slot_keys(keys, out, key_row, slots, site, S: tl.constexpr):  # type: ignor
     purpose = _under(word(tl.load(keys + text * key_row)), site)
     key_S = mix(purpose ^ mix(word(number_S) * GOLDEN)) + GOLDEN
     tl.store(out + text * slots + number_S, key_S.to(tl.int32, bitcast=True), number_S < slots)
+
+
+@triton.jit
+def _count(used, lengths, out, slots, texts, length_row, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    used_N = tl.zeros([BLOCK], tl.int32)
+    tokens_N = tl.zeros([BLOCK], tl.int32)
+    for first in range(0, slots, BLOCK):
+        place = first + tl.arange(0, BLOCK)
+        used_N += tl.load(used + place, place < slots, 0).to(tl.int32)
+        tokens_N += tl.load(lengths + place * length_row, place < texts, 0).to(tl.int32)
+    tl.store(out, tl.sum(used_N, 0).to(tl.float32))
+    tl.store(out + 1, tl.sum(tokens_N, 0).to(tl.float32))
+
+
+def count(used_BS: Tensor, lengths_B: Tensor) -> Tensor:
+    """(2,) how many slots are in use, and how many tokens are real."""
+    out_2 = torch.empty(2, dtype=torch.float32, device=used_BS.device)
+    with torch.cuda.device_of(used_BS):
+        _count[(1,)](
+            used_BS.contiguous(), lengths_B, out_2, used_BS.numel(), len(lengths_B), lengths_B.stride(0),
+            BLOCK=COUNTED, num_warps=8,
+        )  # fmt: skip
+    return out_2
 
 
 def choose(

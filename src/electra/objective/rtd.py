@@ -55,6 +55,10 @@ class ReplacedTokenDetection:
         return choose_slots(batch, self.masking, self.special)
 
     def counts(self, batch: Sequences, slots: Slots) -> Tensor:
+        if one_launch(slots.used_BS) and not self.chosen_only:
+            from electra.kernels.slots import count
+
+            return count(slots.used_BS, batch.lengths_B)
         return torch.stack((slots.used_BS.sum(), self._judged(batch, slots).sum())).float()
 
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
