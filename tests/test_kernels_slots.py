@@ -12,7 +12,7 @@ from electra.batches.masking import Slots, choose, slot_count
 from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig
 from electra.kernels import slots as kernel
-from electra.kernels.detect import detect
+from electra.kernels.detect import detect, weigh
 from electra.objective.corrupt import mask, mask_bert, replace, slot_keys
 
 SPECIAL, VOCAB, MASK = (0, 2, 3, 4), 50, 4
@@ -116,3 +116,16 @@ def test_the_detection_loss_and_its_figures(texts: int, length: int) -> None:
     assert torch.equal(figures.cpu()[[0, 2, 3, 4, 5]], want[[0, 2, 3, 4, 5]].float())
     (3 * loss).backward()
     assert leaves.grad is not None and off(leaves.grad, 3 * source.grad) < 1e-6
+
+
+@pytest.mark.parametrize(("slots", "tokens"), [(19.0, 128.0), (0.0, 3.0), (0.0, 0.0)])
+def test_the_loss_of_both_networks(slots: float, tokens: float) -> None:
+    """Counts of nothing are taken for one, as in `ReplacedTokenDetection.weighed`."""
+    rtd, mlm = (torch.tensor(value, device=HERE.device, requires_grad=True) for value in (70.5, 31.25))
+    counts = torch.tensor([slots, tokens, 7.0], device=HERE.device)
+    got = weigh(rtd, mlm, counts, rtd_weight=50, mlm_weight=0.5)
+    shares = 50 / max(tokens, 1), 0.5 / max(slots, 1)
+    assert got.shape == () and float(got.detach()) == pytest.approx(shares[0] * 70.5 + shares[1] * 31.25, rel=1e-6)
+    (2 * got).backward()
+    assert rtd.grad is not None and mlm.grad is not None
+    assert (float(rtd.grad), float(mlm.grad)) == pytest.approx((2 * shares[0], 2 * shares[1]), rel=1e-6)

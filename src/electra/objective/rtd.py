@@ -72,6 +72,12 @@ class ReplacedTokenDetection:
 
     def weighed(self, found: Detection, counts: Tensor) -> Tensor:
         """The loss of what `detect` found; a generator that does not learn has no part in it."""
+        if one_launch(found.rtd_sum) and self.proposer.learns:
+            from electra.kernels.detect import weigh
+
+            weights = {"rtd_weight": self.weights.rtd_weight, "mlm_weight": self.weights.mlm_weight}
+            weighed: Tensor = weigh(found.rtd_sum, found.mlm_sum, counts, **weights)
+            return weighed
         loss = self.weights.rtd_weight * found.rtd_sum / counts[1].clamp(min=1)
         if self.proposer.learns:
             loss = loss + self.weights.mlm_weight * found.mlm_sum / counts[0].clamp(min=1)
