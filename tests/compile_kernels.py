@@ -24,6 +24,7 @@ TARGET = GPUTarget("cuda", int(sys.argv[1]), 32)
 TYPES = {
     torch.bfloat16: "*bf16",
     torch.float32: "*fp32",
+    torch.float64: "*fp64",
     torch.int32: "*i32",
     torch.int64: "*i64",
     torch.uint8: "*u8",
@@ -108,6 +109,7 @@ def main() -> None:
     from electra.kernels import native
     from electra.kernels.adamw import Groups, adamw
     from electra.kernels.hashing import mix_words
+    from electra.kernels.verdict import judge, tally
     from electra.model import electra, encoder, heads, layers
     from electra.objective.table import build_objective
     from electra.train.state import Master
@@ -128,6 +130,8 @@ def main() -> None:
     with NoProducts():
         objective.loss(model, batch, slots, objective.counts(batch, slots)).loss.backward()
     one = torch.ones(())
+    judge(master.gradient, clip=1.0)
+    tally(torch.zeros(9, dtype=torch.float64), one, torch.zeros(7), norm=one, skipped=one)
     groups = Groups([(len(master.weights), 1.0, 0.01)], one.device)
     adamw(
         master.weights, master.gradient, master.average, master.square, groups, lr=one, divisor=one, skipped=one,

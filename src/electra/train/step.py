@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from electra.batches.masking import Slots
 from electra.batches.sequences import Sequences, unpack
+from electra.kernels import one_launch
 from electra.objective.base import Objective, Outcome
 from electra.train.capture import Captured
 from electra.train.optim import Update
@@ -94,8 +95,15 @@ class Stepper:
         assert sums is not None
         self._world.sum_(self._master.gradient)
         norm, skipped = self._update()
+        self._count(self._world.sum_(sums), norm, skipped)
+
+    def _count(self, sums: Tensor, norm: Tensor, skipped: Tensor) -> None:
+        if one_launch(sums):
+            from electra.kernels.verdict import tally
+
+            tally(self._totals, self._norm, sums, norm=norm, skipped=skipped)
+            return
         sums = torch.nan_to_num(sums, 0.0, 0.0, 0.0) * (1.0 - skipped)
-        self._world.sum_(sums)
         self._norm.copy_(norm)
         self._totals += torch.cat((sums, self._one, skipped[None]))
 
