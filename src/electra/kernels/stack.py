@@ -117,8 +117,16 @@ class _Stack(torch.autograd.Function):
             return torch.empty(shape, dtype=gradient.dtype, device=gradient.device)
 
         spent = Spent(room(together, tokens, width), room(together, tokens, inner), room(together, tokens, width))
-        qkv_KWD, out_KDD = room(layers, 3 * width, width), room(layers, width, width)
-        up_KFD, down_KDF = room(layers, inner, width), room(layers, width, inner)
+        # A layer's gradients lie end to end, as its weights do where they are trained: all layers' then move as one.
+        matrices = room(layers, 4 * width * width + 2 * inner * width)
+        qkv_KWD, out_KDD, up_KFD, down_KDF = (
+            part.unflatten(1, shape)
+            for part, shape in zip(
+                matrices.split((3 * width * width, width * width, inner * width, inner * width), 1),
+                ((3 * width, width), (width, width), (inner, width), (width, inner)),
+                strict=True,
+            )
+        )
         # Summed once for all layers at the end.
         lines = make_lines(gradient, layers, texts, tokens, inner, fused=ctx.fused)
         go = _narrow_back if ctx.fused else _layers_back
@@ -132,22 +140,21 @@ class _Stack(torch.autograd.Function):
             _product(held.qkv_KTW, x_KTD[group], qkv_KWD[group])
         ctx.x_KTD = ctx.rooms = None
         kind = blocks[0].qkv_bias.dtype
-        norm1_K2D, norm2_K2D = torch.empty(2, layers, 2, width, dtype=torch.float32, device=gradient.device).unbind()
-        out_bias_KD, down_bias_KD, up_bias_KF, qkv_bias_KW = (
-            torch.empty(layers, columns, dtype=kind, device=gradient.device)
-            for columns in (width, width, inner, 3 * width)
-        )
+        biases = torch.empty(layers, 5 * width + inner, dtype=kind, device=gradient.device)
+        qkv_bias_KW, out_bias_KD, up_bias_KF, down_bias_KD = biases.split((3 * width, width, inner, width), 1)
+        norms_KN = torch.empty(layers, 4 * width, dtype=torch.float32, device=gradient.device)
         sum_into(
-            (lines.norm1[..., : 2 * width], norm1_K2D.flatten(1)),
-            (lines.norm2[..., : 2 * width], norm2_K2D.flatten(1)),
+            (lines.norm1[..., : 2 * width], norms_KN[:, : 2 * width]),
+            (lines.norm2[..., : 2 * width], norms_KN[:, 2 * width :]),
             (lines.norm1[..., 2 * width :], out_bias_KD), (lines.norm2[..., 2 * width :], down_bias_KD),
             (lines.qkv, qkv_bias_KW), (lines.up, up_bias_KF),
         )  # fmt: skip
         gradients: list[Tensor] = []
         for k in range(layers):
+            gamma1, beta1, gamma2, beta2 = norms_KN[k].split(width)
             gradients += Block(
-                qkv_KWD[k], qkv_bias_KW[k], out_KDD[k], out_bias_KD[k], norm1_K2D[k, 0], norm1_K2D[k, 1],
-                up_KFD[k], up_bias_KF[k], down_KDF[k], down_bias_KD[k], norm2_K2D[k, 0], norm2_K2D[k, 1],
+                qkv_KWD[k], qkv_bias_KW[k], out_KDD[k], out_bias_KD[k], gamma1, beta1,
+                up_KFD[k], up_bias_KF[k], down_KDF[k], down_bias_KD[k], gamma2, beta2,
             )  # fmt: skip
         return gradient.view(ctx.shape), None, None, None, None, None, *gradients
 

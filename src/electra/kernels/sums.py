@@ -18,7 +18,7 @@ ELEMENTS = 1024
 
 @triton.jit
 def _sum_some(  # type: ignore[no-untyped-def]
-    lines, out, program, count, width, group_step, line_step, R: tl.constexpr, C: tl.constexpr
+    lines, out, program, count, width, group_step, line_step, out_step, R: tl.constexpr, C: tl.constexpr
 ):
     parts = tl.cdiv(width, C)
     group = (program // parts).to(tl.int64)
@@ -30,12 +30,12 @@ def _sum_some(  # type: ignore[no-untyped-def]
         place = group * group_step + rows_R.to(tl.int64)[:, None] * line_step + columns_C[None, :]
         total_RC += tl.load(lines + place, inside, 0.0).to(tl.float32)
     total_C = tl.sum(total_RC, 0)
-    tl.store(out + group * width + columns_C, total_C.to(out.dtype.element_ty), columns_C < width)
+    tl.store(out + group * out_step + columns_C, total_C.to(out.dtype.element_ty), columns_C < width)
 
 
 @triton.jit
 def _sum_lines(  # type: ignore[no-untyped-def]
-    lines, outs, ends, counts, widths, group_steps, line_steps, R: tl.constexpr, C: tl.constexpr
+    lines, outs, ends, counts, widths, group_steps, line_steps, out_steps, R: tl.constexpr, C: tl.constexpr
 ):
     program = tl.program_id(0)
     first = 0
@@ -43,7 +43,7 @@ def _sum_lines(  # type: ignore[no-untyped-def]
         if (program >= first) & (program < ends[array]):
             _sum_some(
                 lines[array], outs[array], program - first, counts[array], widths[array], group_steps[array],
-                line_steps[array], R, C,
+                line_steps[array], out_steps[array], R, C,
             )  # fmt: skip
         first = ends[array]
 
@@ -55,13 +55,14 @@ def sum_into(*arrays: tuple[Tensor, Tensor]) -> None:
     ends: list[int] = []
     for line_KPN, out_KN in zip(lines, outs, strict=True):
         groups, _, width = line_KPN.shape
-        assert out_KN.shape == (groups, width) and out_KN.is_contiguous()
+        assert out_KN.shape == (groups, width) and out_KN.stride(1) == 1
         ends.append((ends[-1] if ends else 0) + groups * triton.cdiv(width, COLUMNS))
     most = max(line_KPN.shape[1] for line_KPN in lines)
     rows = min(MOST_ROWS, max(32, triton.next_power_of_2(most)))
     _sum_lines[(ends[-1],)](
         lines, outs, tuple(ends), *(tuple(line_KPN.shape[axis] for line_KPN in lines) for axis in (1, 2)),
         *(tuple(line_KPN.stride(axis) for line_KPN in lines) for axis in (0, 1)),
+        tuple(out_KN.stride(0) for out_KN in outs),
         R=rows, C=COLUMNS, num_warps=rows * COLUMNS // ELEMENTS,
     )  # fmt: skip
 
