@@ -58,9 +58,8 @@ def test_gradients_that_lie_end_to_end_in_memory_move_as_one() -> None:
     found = list(_runs(gradients))
     assert [run.numel() for _, run in found] == [11, 2, 2, 6, 2, 2]
     assert [part.start for part, _ in found] == [0, 11, 13, 15, 21, 23] and found[-1][0].stop == 25
-    assert torch.equal(
-        torch.cat([run for _, run in found]), torch.cat([g.flatten().double() for g in gradients]).float()
-    )
+    moved = torch.cat([run.double() for _, run in found])
+    assert torch.equal(moved, torch.cat([gradient.flatten().double() for gradient in gradients]))
 
 
 def one_number(weight: float, *, optim: OptimConfig) -> tuple[nn.Linear, Master, Update]:
