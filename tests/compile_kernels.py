@@ -109,6 +109,7 @@ def main() -> None:
     from electra.kernels import native
     from electra.kernels.adamw import Groups, adamw
     from electra.kernels.hashing import mix_words
+    from electra.kernels.slots import lengths_and_segments
     from electra.kernels.verdict import judge, tally
     from electra.model import electra, encoder, heads, layers
     from electra.objective.table import build_objective
@@ -125,7 +126,7 @@ def main() -> None:
     model = electra.build_model(config)
     master = Master(model, compute=torch.bfloat16, device=torch.device("cpu"))
     objective = build_objective(config, SPECIALS)
-    batch = unpack(random_rows(config, 2), separator_of(config.data, SPECIALS))
+    batch = unpack(random_rows(config, 2), separator_of(config.data, SPECIALS), lengths_and_segments)
     slots = objective.plan(batch)
     with NoProducts():
         objective.loss(model, batch, slots, objective.counts(batch, slots)).loss.backward()

@@ -30,7 +30,7 @@ SHARED_MEMORY = {86: 99 * 1024, 90: 227 * 1024}
                 "_states_forward",
                 "_states_backward",
             }
-            | {"_choose", "_show", "_replace", "_slot_keys", "_detect"},
+            | {"_choose", "_show", "_replace", "_gold_and_keys", "_take_apart", "_sum_used", "_detect"},
         ),
         (90, ("base",), {"_flash_forward", "_flash_backward_keys", "_flash_backward_queries", "_embed_backward"}),
         (86, ("small",), {"_attention_forward", "_attention_backward", "_down_backward"}),

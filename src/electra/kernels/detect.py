@@ -1,6 +1,6 @@
 """The detection loss and everything that is counted beside it: one reading of scores and ids, a program a text.
 
-And the loss of both networks, from their sums.
+And the sum of the generator's losses, and the loss of both networks.
 
 The plain twin is in `objective.rtd`.
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from electra.kernels.sums import sum_into
 
 FIGURES = 6
+ADDED = 4096  # losses at a time
 
 
 @triton.jit
@@ -123,3 +124,33 @@ def weigh(rtd_sum: Tensor, mlm_sum: Tensor, counts: Tensor, *, rtd_weight: float
             rtd_sum, mlm_sum, counts.contiguous(), float(rtd_weight), float(mlm_weight)
         )
     return loss
+
+
+@triton.jit
+def _sum_used(losses, used, out, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    total = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, count, BLOCK):
+        place = first + tl.arange(0, BLOCK)
+        loss = tl.load(losses + place, place < count, 0.0)
+        total += loss * tl.load(used + place, place < count, 0).to(tl.float32)
+    tl.store(out, tl.sum(total, 0))
+
+
+class _SumUsed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, losses_M: Tensor, used_M: Tensor) -> Tensor:
+        out = torch.empty((), dtype=torch.float32, device=losses_M.device)
+        _sum_used[(1,)](losses_M, used_M, out, len(losses_M), BLOCK=ADDED, num_warps=8)
+        ctx.save_for_backward(used_M)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.saved_tensors[0] * gradient, None
+
+
+def sum_used(losses_M: Tensor, used_M: Tensor) -> Tensor:
+    """The fp32 losses that are in use, added up."""
+    with torch.cuda.device_of(losses_M):
+        total: Tensor = _SumUsed.apply(losses_M.contiguous(), used_M.contiguous())  # type: ignore[no-untyped-call]
+    return total

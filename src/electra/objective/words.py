@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from electra.batches.masking import Slots
+from electra.kernels import one_launch
 from electra.kernels.host import library
 from electra.kernels.host.vocabulary import judge
 from electra.model.heads import MaskedHead
@@ -46,4 +47,8 @@ def foretell(
 
 def loss_of_slots(nll_M: Tensor, slots: Slots) -> Tensor:
     """The losses of the words at the slots in use, added up."""
+    if one_launch(nll_M):
+        from electra.kernels.detect import sum_used
+
+        return sum_used(nll_M, slots.used_BS.flatten())
     return (nll_M * slots.used_BS.flatten().float()).sum()

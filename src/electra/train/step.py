@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from electra.batches.masking import Slots
-from electra.batches.sequences import Sequences, unpack
+from electra.batches.sequences import Sequences, lengths_and_segments, unpack
 from electra.kernels import one_launch
 from electra.objective.base import Objective, Outcome
 from electra.train.capture import Captured
@@ -108,7 +108,10 @@ class Stepper:
         self._totals += torch.cat((sums, self._one, skipped[None]))
 
     def _plan_batch(self, rows: Tensor) -> tuple[Sequences, Slots, Tensor]:
-        batch = unpack(rows, self._separator)
+        measure = lengths_and_segments
+        if one_launch(rows):
+            from electra.kernels.slots import lengths_and_segments as measure
+        batch = unpack(rows, self._separator, measure)
         slots = self.objective.plan(batch)
         return batch, slots, self.objective.counts(batch, slots)
 
