@@ -24,6 +24,7 @@ TARGET = GPUTarget("cuda", int(sys.argv[1]), 32)
 TYPES = {
     torch.bfloat16: "*bf16",
     torch.float32: "*fp32",
+    torch.float64: "*fp64",
     torch.int32: "*i32",
     torch.int64: "*i64",
     torch.uint8: "*u8",
@@ -32,12 +33,21 @@ TYPES = {
 seen: set[str] = set()
 
 
-def kind_of(value: Any) -> str:
+def kind_of(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(kind_of, value))
     if isinstance(value, Tensor):
         return TYPES[value.dtype]
     if isinstance(value, TensorDescriptor):
         return f"tensordesc<{TYPES[value.base.dtype][1:]}{value.block_shape}>"
     return "fp32" if isinstance(value, float) else "i32"
+
+
+def leaves(path: tuple[int, ...], value: Any) -> list[tuple[tuple[int, ...], Any]]:
+    """What stands in an argument, with its place in it."""
+    if not isinstance(value, tuple):
+        return [(path, value)]
+    return [leaf for place, inner in enumerate(value) for leaf in leaves((*path, place), inner)]
 
 
 def record(
@@ -66,9 +76,10 @@ def record(
         return
     seen.add(address)
     aligned = {
-        (place,): [["tt.divisibility", 16]]
+        path: [["tt.divisibility", 16]]
         for place, name in enumerate(kernel.arg_names)
-        if isinstance(values[name], Tensor) and values[name].data_ptr() % 16 == 0
+        for path, value in leaves((place,), values[name])
+        if isinstance(value, Tensor) and value.data_ptr() % 16 == 0
     }
     options = {"num_warps": num_warps, "maxnreg": maxnreg, "enable_fp_fusion": enable_fp_fusion}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
@@ -98,6 +109,8 @@ def main() -> None:
     from electra.kernels import native
     from electra.kernels.adamw import Groups, adamw
     from electra.kernels.hashing import mix_words
+    from electra.kernels.slots import lengths_and_segments
+    from electra.kernels.verdict import judge, tally
     from electra.model import electra, encoder, heads, layers
     from electra.objective.table import build_objective
     from electra.train.state import Master
@@ -113,11 +126,13 @@ def main() -> None:
     model = electra.build_model(config)
     master = Master(model, compute=torch.bfloat16, device=torch.device("cpu"))
     objective = build_objective(config, SPECIALS)
-    batch = unpack(random_rows(config, 2), separator_of(config.data, SPECIALS))
+    batch = unpack(random_rows(config, 2), separator_of(config.data, SPECIALS), lengths_and_segments)
     slots = objective.plan(batch)
     with NoProducts():
         objective.loss(model, batch, slots, objective.counts(batch, slots)).loss.backward()
     one = torch.ones(())
+    judge(master.gradient, clip=1.0)
+    tally(torch.zeros(9, dtype=torch.float64), one, torch.zeros(7), norm=one, skipped=one)
     groups = Groups([(len(master.weights), 1.0, 0.01)], one.device)
     adamw(
         master.weights, master.gradient, master.average, master.square, groups, lr=one, divisor=one, skipped=one,

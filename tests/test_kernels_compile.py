@@ -22,8 +22,15 @@ SHARED_MEMORY = {86: 99 * 1024, 90: 227 * 1024}
             90,
             ("small",),
             {"_attention_backward", "_down_backward", "_adamw", "_vocabulary_backward", "_mix_all"}
-            | {"_gelu_backward", "_score_forward", "_score_backward", "_sum_lines"}
-            | {"_choose", "_show", "_replace", "_slot_keys", "_detect"},
+            | {
+                "_gelu_backward",
+                "_score_forward",
+                "_score_backward",
+                "_sum_lines",
+                "_states_forward",
+                "_states_backward",
+            }
+            | {"_choose", "_show", "_replace", "_gold_and_keys", "_take_apart", "_sum_used", "_detect"},
         ),
         (90, ("base",), {"_flash_forward", "_flash_backward_keys", "_flash_backward_queries", "_embed_backward"}),
         (86, ("small",), {"_attention_forward", "_attention_backward", "_down_backward"}),

@@ -14,6 +14,7 @@ from torch import Tensor
 from electra.batches.sequences import Sequences, Spans, document_spans, unpack
 from electra.kernels import attention, down, gelu, narrow, norm, stack, wide
 from electra.model.encoder import Encoder, Shape
+from electra.train.state import Master
 
 
 def network(
@@ -208,6 +209,23 @@ def test_the_way_back_leaves_alone_what_others_hold_and_goes_once() -> None:
     assert all(torch.equal(one, other) for one, other in zip(held, before, strict=True))
     with pytest.raises(RuntimeError, match="backwards once"):
         out.backward(incoming)
+
+
+def test_gradients_of_a_stack_move_as_three() -> None:
+    """Matrices, biases and norms each lie in memory as they do where they are trained."""
+    encoder, batch = network(HERE, width=32, heads=2), batch_of(HERE, 2, 16)
+    x = HERE.numbers(2, 16, 32, seed=1)
+    master = Master(encoder, compute=HERE.dtype, device=torch.device(HERE.device))
+    encoder._run_fused(x, batch.lengths_B, batch.keys_B).sum().backward()
+    each = {name: exact(weight.grad) for name, weight in encoder.named_parameters() if weight.grad is not None}
+    pieces: list[int] = []
+    copy = torch._foreach_copy_
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "_foreach_copy_", lambda into, given: (pieces.append(len(given)), copy(into, given)))
+        master.collect(first=True)
+    assert sum(pieces) == 3
+    for name, gradient in master._named(master.gradient).items():
+        assert torch.equal(exact(gradient), each[name]), name
 
 
 def test_layers_that_stay_put_get_no_gradient() -> None:

@@ -26,7 +26,7 @@ def loss_and_sample(logits_MV: Tensor, gold_M: Tensor, keys_M: Tensor) -> tuple[
     """Of logits that are given: the table's entries tell apart what they are compared with."""
     size = logits_MV.shape[1]
     table_VV = torch.eye(size, dtype=logits_MV.dtype, device=logits_MV.device)
-    seen, loss_M, sampled_M = predict(logits_MV, table_VV, torch.zeros_like(table_VV[0]), gold_M, keys_M)
+    seen, loss_M, sampled_M = predict(logits_MV, table_VV, torch.zeros_like(table_VV[0]), gold_M, keys_M, never=NEVER)
     assert torch.equal(seen, logits_MV) and sampled_M is not None
     return loss_M, sampled_M
 
@@ -106,7 +106,7 @@ def test_the_whole_head_and_its_way_back(place: Place, rows: int, most: int, mon
         losses = F.cross_entropy(logits, gold.cpu(), reduction="none")
         (by_loss * (losses * weights).sum() + by_logits * (logits * others).sum()).backward()
         mine = [tensor.clone().requires_grad_() for tensor in (x, table, bias)]
-        got, found, sampled = predict(*mine, gold, None)
+        got, found, sampled = predict(*mine, gold, None, never=NEVER)
         assert sampled is None
         place.check(got, logits.detach(), roundings=1)
         place.check(found, losses.detach(), roundings=2)
@@ -118,6 +118,31 @@ def test_the_whole_head_and_its_way_back(place: Place, rows: int, most: int, mon
         total.backward()
         for one, wanted in zip(mine, given, strict=True):
             assert one.grad is not None and wanted.grad is not None and one.grad.dtype == place.dtype
+            place.check(one.grad, wanted.grad, roundings=4)
+
+
+@pytest.mark.parametrize(("place", "entries"), everywhere((200,), (256,), (1,), (1100,), half=torch.float16))
+def test_a_table_in_full_precision_of_any_size(place: Place, entries: int) -> None:
+    """Rounded and filled up, with gradients for its own entries only, in its own precision."""
+    rows, inner = 9, 24
+    x, gold = place.numbers(rows, inner, seed=1), gold_of(rows, entries).to(place.device)
+    table = place.numbers(entries, inner, seed=2, scale=0.5).float()
+    bias = place.numbers(entries, seed=3).float()
+    given = [leaf(tensor) for tensor in (x, table, bias)]
+    logits = given[0] @ given[1].T + given[2]
+    losses = F.cross_entropy(logits, gold.cpu(), reduction="none")
+    losses.sum().backward()
+    mine = [tensor.clone().requires_grad_() for tensor in (x, table, bias)]
+    got, found, sampled = predict(*mine, gold, keys_of(rows).to(place.device), never=NEVER)
+    assert got.shape == (rows, -(-entries // BLOCK) * BLOCK) and got.dtype == place.dtype
+    place.check(got[:, :entries], logits.detach(), roundings=1)
+    assert (got[:, entries:].float() - NEVER).abs().lt(-NEVER / 100).all()
+    assert sampled is not None and sampled.lt(entries).all()
+    if entries > 1:  # with one there is nothing to lose
+        place.check(found, losses.detach(), roundings=2)
+        found.sum().backward()
+        for one, wanted in zip(mine, given, strict=True):
+            assert one.grad is not None and wanted.grad is not None and one.grad.dtype == one.dtype
             place.check(one.grad, wanted.grad, roundings=4)
 
 
@@ -169,3 +194,25 @@ def test_words_are_mixed_as_on_the_host(shape: tuple[int, ...]) -> None:
     assert torch.equal(given.cpu(), words)
     across = words.T.to(HERE.device) if words.dim() == 2 else given
     assert torch.equal(mix_words(across).cpu(), rng.mix(across.cpu().clone()))
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (-(2**31), 2**31 - 1), (123456789, -1640531527), (-1, 1)])
+def test_words_are_mixed_between_two_numbers(before: int, after: int) -> None:
+    """A column of rows too, as the keys of a batch are."""
+    rows = torch.randint(-(2**31), 2**31, (300, 3), generator=torch.Generator().manual_seed(1)).int()
+    want = rng.mix(rows[:, 1] ^ before) + after
+    assert torch.equal(mix_words(rows.to(HERE.device)[:, 1], before, after).cpu(), want)
+
+
+def test_folding_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = keys_of(200).view(100, 2)[:, 1]
+    want = rng.fold(keys.cpu(), 7)
+    calls = []
+
+    def counted(words: Tensor, before: int, after: int) -> Tensor:
+        calls.append(before)
+        return mix_words(words, before, after)
+
+    monkeypatch.setattr(rng, "mix_on_gpu", counted)
+    monkeypatch.setattr(Tensor, "is_cuda", property(lambda self: True))
+    assert torch.equal(rng.fold(keys, 7).cpu(), want) and calls == [rng.address(7)]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from electra.batches.masking import Slots
 from electra.batches.sequences import unpack
-from electra.objective.corrupt import BLOCK, pad_vocabulary, sample, slot_keys
+from electra.objective.corrupt import BLOCK, gold_and_keys, pad_vocabulary, sample
 
 DRAWS = 20_000
 KEYS = torch.arange(DRAWS, dtype=torch.int32) * 48271 - 99
@@ -45,7 +45,7 @@ def test_samples_follow_the_softmax(vocab: int, spread: float) -> None:
 def test_neighbouring_slots_draw_independently() -> None:
     batch = unpack(ragged_rows(2000, full=True))
     slots = Slots(torch.zeros(2000, 4, dtype=torch.long), torch.ones(2000, 4, dtype=torch.bool))
-    keys = slot_keys(batch, slots)
+    _, keys = gold_and_keys(batch, slots)
     assert len(set(keys.tolist())) > 7990
     drawn = sample(log_probabilities(torch.zeros(4)).expand(8000, -1), keys).view(2000, 4)
     for left, right in ((0, 1), (1, 2), (2, 3), (0, 3)):

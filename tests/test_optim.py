@@ -15,7 +15,7 @@ from electra.config.schema import ObjectiveConfig, OptimConfig
 from electra.model.electra import build_model
 from electra.model.layers import Norm
 from electra.train.optim import Update
-from electra.train.state import Master
+from electra.train.state import Master, _runs
 
 CPU = torch.device("cpu")
 NO_NATIVE_BF16 = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # such a CPU computes it all the same
@@ -47,6 +47,19 @@ def give(master: Master, model: nn.Module, gradients: dict[str, Tensor]) -> None
 def random_gradients(model: nn.Module, seed: int, scale: float = 1.0) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return {name: torch.randn(p.shape, generator=generator) * scale for name, p in model.named_parameters()}
+
+
+def test_gradients_that_lie_end_to_end_in_memory_move_as_one() -> None:
+    """And others do not, whatever lies beside them: backwards, apart, across, in another type or another memory."""
+    flat = torch.arange(40.0)
+    end_to_end = [flat[:6].view(2, 3), flat[6:10], flat[10:11].view(())]
+    others = [flat[30:32], flat[28:30], flat[20:26].view(2, 3).T, flat[26:28].double(), flat[12:14].clone()]
+    gradients = [*end_to_end, *others]
+    found = list(_runs(gradients))
+    assert [run.numel() for _, run in found] == [11, 2, 2, 6, 2, 2]
+    assert [part.start for part, _ in found] == [0, 11, 13, 15, 21, 23] and found[-1][0].stop == 25
+    moved = torch.cat([run.double() for _, run in found])
+    assert torch.equal(moved, torch.cat([gradient.flatten().double() for gradient in gradients]))
 
 
 def one_number(weight: float, *, optim: OptimConfig) -> tuple[nn.Linear, Master, Update]:

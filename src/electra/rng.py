@@ -24,17 +24,15 @@ def derive(*address: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "little", signed=True)
 
 
-mix_on_gpu: Callable[[Any], Any] | None = None
-"""`mix` of torch tensors in one launch instead of eleven; `electra.kernels` puts it here where it can."""
+mix_on_gpu: Callable[[Any, int, int], Any] | None = None
+"""mix(x ^ before) + after of torch tensors in one launch; `electra.kernels` puts it here where it can."""
 fold_on_cpu: Callable[[Any, int, int], Any] | None = None
-"""mix(x ^ before) + after of torch tensors on a CPU, in one loop; gives None where that does not run."""
+"""The same on a CPU, in one loop; gives None where that does not run."""
 
 
 def mix(x: Any) -> Any:
     """Avalanche every bit of int32 words (the `lowbias32` permutation)."""
-    if mix_on_gpu is not None and getattr(x, "is_cuda", False) and not _compiling():
-        return mix_on_gpu(x)
-    found = _in_one_loop(x, 0, 0)
+    found = _at_once(x, 0, 0)
     if found is not None:
         return found
     x = x ^ _shifted(x, 16)
@@ -45,11 +43,13 @@ def mix(x: Any) -> Any:
     return x
 
 
-def _in_one_loop(x: Any, before: Any, after: int) -> Any:
-    """mix(x ^ before) + after, where a CPU has a loop for it."""
-    if fold_on_cpu is None or not isinstance(before, int) or getattr(x, "is_cuda", True) or _compiling():
+def _at_once(x: Any, before: Any, after: int) -> Any:
+    """mix(x ^ before) + after, where there is a kernel or a loop for it."""
+    on_gpu = getattr(x, "is_cuda", None)  # None: no tensor
+    ready = mix_on_gpu if on_gpu else fold_on_cpu
+    if on_gpu is None or ready is None or not isinstance(before, int) or _compiling():
         return None
-    return fold_on_cpu(x, before, after)
+    return ready(x, before, after)
 
 
 def _compiling() -> bool:
@@ -74,7 +74,7 @@ def address(data: Any) -> Any:
 def fold(key: Any, data: Any) -> Any:
     """The child key of `key` at `data`; either may be an array of int32 words."""
     place = address(data)
-    found = _in_one_loop(key, place, _GOLDEN)
+    found = _at_once(key, place, _GOLDEN)
     if found is not None:
         return found
     word = key ^ place

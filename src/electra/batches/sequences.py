@@ -5,6 +5,7 @@ Shapes: B sequences, L length.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -37,17 +38,27 @@ class Sequences(NamedTuple):
         return Sequences(self.ids_BL[rows], self.lengths_B[rows], self.segments_BL[rows], self.keys_B[rows], spans)
 
 
-def unpack(rows: Tensor, separator: int | None = None) -> Sequences:
+def lengths_and_segments(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(B,) how long rows are, and (B, L) 1 for the tokens of their second segments."""
+    length = rows.shape[1] - EXTRA_COLUMNS
+    lengths_B, a_lengths_B = rows[:, length], rows[:, length + 1]
+    place_L = torch.arange(length, dtype=rows.dtype, device=rows.device)
+    return lengths_B, ((place_L >= a_lengths_B[:, None]) & (place_L < lengths_B[:, None])).to(rows.dtype)
+
+
+def unpack(
+    rows: Tensor,
+    separator: int | None = None,
+    measure: Callable[[Tensor], tuple[Tensor, Tensor]] = lengths_and_segments,
+) -> Sequences:
     """The parts of rows as `electra.batches.loader.pack` makes them.
 
     `separator` is the id that closes a document, for rows of whose documents none sees another
-    (see `electra.batches.layout.separator_of`).
+    (see `electra.batches.layout.separator_of`). `measure` does what `lengths_and_segments` does.
     """
     length = rows.shape[1] - EXTRA_COLUMNS
-    lengths_B, a_lengths_B, keys_B = rows[:, length], rows[:, length + 1], rows[:, length + 2]
-    place_L = torch.arange(length, dtype=rows.dtype, device=rows.device)
-    segments_BL = ((place_L >= a_lengths_B[:, None]) & (place_L < lengths_B[:, None])).to(rows.dtype)
-    ids_BL = rows[:, :length]
+    lengths_B, segments_BL = measure(rows)
+    ids_BL, keys_B = rows[:, :length], rows[:, length + 2]
     spans = None if separator is None else document_spans(ids_BL, separator)
     return Sequences(ids_BL, lengths_B, segments_BL, keys_B, spans)
 

@@ -35,10 +35,10 @@ USABLE = not missing()
 """Whether fused kernels run here."""
 
 
-def _mix(words: Tensor) -> Tensor:
+def _mix(words: Tensor, before: int, after: int) -> Tensor:
     from electra.kernels.hashing import mix_words
 
-    return mix_words(words)
+    return mix_words(words, before, after)
 
 
 def in_one_launch(wanted: bool = True) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from electra.kernels.hashing import Drop, drop_at, kept, word, words_under
 from electra.kernels.norm import MOST_PROGRAMS, TILE_BACK, tile
-from electra.kernels.sums import sum_lines
+from electra.kernels.sums import sum_into
 
 
 @triton.jit
@@ -64,9 +64,11 @@ def _embed_backward(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     columns_C = tl.arange(0, C)
     gamma_C = tl.load(gamma + columns_C, columns_C < E, 0.0)
-    d_gamma = tl.zeros([R, C], tl.float32)
-    d_beta = tl.zeros([R, C], tl.float32)
-    d_second = tl.zeros([R, C], tl.float32)
+    # Rows are added up as they come, or registers would not do: a warp has a column's in one thread, or in few.
+    d_gamma_C = tl.zeros([C], tl.float32)
+    d_beta_C = tl.zeros([C], tl.float32)
+    first_C = tl.zeros([C], tl.float32)
+    second_C = tl.zeros([C], tl.float32)
     for step in tl.range(steps):
         rows_R = (tl.program_id(0) * steps + step) * R + tl.arange(0, R)
         here_R = rows_R < tokens
@@ -83,19 +85,22 @@ def _embed_backward(  # type: ignore[no-untyped-def]
             dy = tl.where(kept(words_R, 0, threshold, C), dy * grow, 0.0)
         x = _summed(table, positions, segments, id_R, kind_R, place_R, columns_C, inside, E)
         x = tl.where(inside, (x - mean_R[:, None]) * rstd_R[:, None], 0.0)
-        d_gamma += dy * x
-        d_beta += dy
+        d_gamma_C += tl.sum(dy * x, 0)
+        d_beta_C += tl.sum(dy, 0)
         dy = dy * gamma_C[None, :]
         level_R = tl.sum(dy, 1) / E
         slope_R = tl.sum(dy * x, 1) / E
         dx = tl.where(inside, (dy - level_R[:, None] - x * slope_R[:, None]) * rstd_R[:, None], 0.0)
         tl.store(d_summed + source, dx, inside)
         tl.atomic_add(d_table + id_R.to(tl.int64)[:, None] * E + columns_C[None, :], dx, inside, sem="relaxed")
-        d_second += dx * kind_R.to(tl.float32)[:, None]
-    line = sums + tl.program_id(0).to(tl.int64) * 3 * E + columns_C
-    tl.store(line, tl.sum(d_gamma, 0), columns_C < E)
-    tl.store(line + E, tl.sum(d_beta, 0), columns_C < E)
-    tl.store(line + 2 * E, tl.sum(d_second, 0), columns_C < E)
+        of_second = kind_R.to(tl.float32)[:, None]
+        first_C += tl.sum(dx * (1.0 - of_second), 0)
+        second_C += tl.sum(dx * of_second, 0)
+    line = sums + tl.program_id(0).to(tl.int64) * 4 * E + columns_C
+    tl.store(line, d_gamma_C, columns_C < E)
+    tl.store(line + E, d_beta_C, columns_C < E)
+    tl.store(line + 2 * E, first_C, columns_C < E)
+    tl.store(line + 3 * E, second_C, columns_C < E)
 
 
 class _Embed(torch.autograd.Function):
@@ -136,19 +141,22 @@ class _Embed(torch.autograd.Function):
         programs = triton.cdiv(ids_BL.numel(), rows * steps)
         d_table_VE = torch.zeros_like(table_VE)
         d_summed_TE = torch.empty(ids_BL.numel(), size, dtype=torch.float32, device=table_VE.device)
-        sums_P3E = torch.empty(programs, 3, size, dtype=torch.float32, device=table_VE.device)
+        sums_PN = torch.empty(programs, 4 * size, dtype=torch.float32, device=table_VE.device)
         _embed_backward[(programs,)](
             gradient_BLE.contiguous(), ids_BL, kinds_BL, table_VE, positions_PE, segments_2E, gamma_E, mean_T, rstd_T,
-            d_table_VE, d_summed_TE, sums_P3E,
+            d_table_VE, d_summed_TE, sums_PN,
             ids_BL if drop.keys_B is None else drop.keys_B,
             ids_BL.numel(), length, drop.threshold, drop.grow, steps,
             E=size, C=block, R=rows, DROP=drop.keys_B is not None, num_warps=1,
         )  # fmt: skip
-        d_gamma_E, d_beta_E, d_second_E = sum_lines(sums_P3E.view(1, programs, -1)).view(3, size).unbind()
-        d_places_LE = sum_lines(d_summed_TE.view(1, texts, -1)).view(length, size)
-        d_positions_PE = torch.zeros_like(positions_PE)
-        d_positions_PE[:length] = d_places_LE
-        d_segments_2E = torch.stack((sum_lines(d_places_LE[None])[0] - d_second_E, d_second_E))
+        d_vectors_4E = torch.empty(4, size, dtype=torch.float32, device=table_VE.device)
+        d_positions_PE = torch.empty_like(positions_PE)
+        d_positions_PE[length:] = 0.0
+        sum_into(
+            (d_summed_TE.view(1, texts, -1), d_positions_PE[:length].view(1, -1)),
+            (sums_PN[None], d_vectors_4E.view(1, -1)),
+        )
+        d_gamma_E, d_beta_E, d_segments_2E = d_vectors_4E[0], d_vectors_4E[1], d_vectors_4E[2:]
         return None, None, None, None, None, d_table_VE, d_positions_PE, d_segments_2E, d_gamma_E, d_beta_E
 
 

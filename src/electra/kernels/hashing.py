@@ -59,19 +59,22 @@ def kept(words_R, first, threshold, C: tl.constexpr):  # type: ignore[no-untyped
     return tl.interleave(words & 0xFFFF, words >> 16) >= threshold
 
 
-@triton.jit
-def _mix_all(words, out, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=["before", "after"])
+def _mix_all(words, out, count, step, before, after, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mixed = mix(word(tl.load(words + place, place < count, 0)))
+    mixed = mix(word(tl.load(words + place * step, place < count, 0) ^ before)) + word(after)
     tl.store(out + place, mixed.to(tl.int32, bitcast=True), place < count)
 
 
-def mix_words(words: Tensor) -> Tensor:
-    """`rng.mix` of int32 words."""
-    words = words.contiguous()
-    out = torch.empty_like(words)
+def mix_words(words: Tensor, before: int = 0, after: int = 0) -> Tensor:
+    """`rng.mix` of int32 words ^ before, + after: signed 32-bit numbers."""
+    words = words if words.dim() == 1 else words.contiguous()
+    step = words.stride(0) if words.dim() == 1 else 1
+    out = torch.empty_like(words, memory_format=torch.contiguous_format)
     with torch.cuda.device_of(words):
-        _mix_all[(triton.cdiv(words.numel(), 1024),)](words, out, words.numel(), BLOCK=1024, num_warps=4)
+        _mix_all[(triton.cdiv(words.numel(), 1024),)](
+            words, out, words.numel(), step, before, after, BLOCK=1024, num_warps=4
+        )
     return out
 
 

@@ -15,10 +15,12 @@ import triton.language as tl
 from torch import Tensor
 
 from electra import rng
+from electra.batches.loader import EXTRA_COLUMNS
 from electra.batches.masking import CHOOSE, REPLACE, SHOW, Slots
 from electra.kernels.hashing import GOLDEN, mix, uniform, word
 
 PLACES, SLOTS = 32, 8
+COUNTED = 4096  # at a time
 
 
 @triton.jit
@@ -125,12 +127,50 @@ def _replace(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _slot_keys(keys, out, key_row, slots, site, S: tl.constexpr):  # type: ignore[no-untyped-def]
+def _gold_and_keys(  # type: ignore[no-untyped-def]
+    ids, keys, positions, gold, out, row, key_row, slots, site, S: tl.constexpr
+):
     text = tl.program_id(0).to(tl.int64)
     number_S = tl.arange(0, S)
+    inside_S = number_S < slots
+    position_S = tl.load(positions + text * slots + number_S, inside_S, 0)
+    tl.store(gold + text * slots + number_S, tl.load(ids + text * row + position_S, inside_S, 0).to(tl.int64), inside_S)
     purpose = _under(word(tl.load(keys + text * key_row)), site)
     key_S = mix(purpose ^ mix(word(number_S) * GOLDEN)) + GOLDEN
-    tl.store(out + text * slots + number_S, key_S.to(tl.int32, bitcast=True), number_S < slots)
+    tl.store(out + text * slots + number_S, key_S.to(tl.int32, bitcast=True), inside_S)
+
+
+@triton.jit
+def _take_apart(rows, lengths, segments, row, length, L: tl.constexpr):  # type: ignore[no-untyped-def]
+    text = tl.program_id(0).to(tl.int64)
+    place_L = tl.arange(0, L)
+    end = tl.load(rows + text * row + length)
+    second_L = (place_L >= tl.load(rows + text * row + length + 1)) & (place_L < end)
+    tl.store(segments + text * length + place_L, second_L.to(tl.int32), place_L < length)
+    tl.store(lengths + text, end)
+
+
+@triton.jit
+def _count(used, lengths, out, slots, texts, length_row, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    used_N = tl.zeros([BLOCK], tl.int32)
+    tokens_N = tl.zeros([BLOCK], tl.int32)
+    for first in range(0, slots, BLOCK):
+        place = first + tl.arange(0, BLOCK)
+        used_N += tl.load(used + place, place < slots, 0).to(tl.int32)
+        tokens_N += tl.load(lengths + place * length_row, place < texts, 0).to(tl.int32)
+    tl.store(out, tl.sum(used_N, 0).to(tl.float32))
+    tl.store(out + 1, tl.sum(tokens_N, 0).to(tl.float32))
+
+
+def count(used_BS: Tensor, lengths_B: Tensor) -> Tensor:
+    """(2,) how many slots are in use, and how many tokens are real."""
+    out_2 = torch.empty(2, dtype=torch.float32, device=used_BS.device)
+    with torch.cuda.device_of(used_BS):
+        _count[(1,)](
+            used_BS.contiguous(), lengths_B, out_2, used_BS.numel(), len(lengths_B), lengths_B.stride(0),
+            BLOCK=COUNTED, num_warps=8,
+        )  # fmt: skip
+    return out_2
 
 
 def choose(
@@ -180,14 +220,29 @@ def replace(ids_BL: Tensor, slots: Slots, sampled_BS: Tensor) -> Tensor:
     return out_BL
 
 
-def slot_keys(keys_B: Tensor, slots: int) -> Tensor:
-    """(M,) keys, one for each slot's replacement."""
-    out_M = torch.empty(len(keys_B) * slots, dtype=torch.int32, device=keys_B.device)
-    with torch.cuda.device_of(keys_B):
-        _slot_keys[(len(keys_B),)](
-            keys_B, out_M, keys_B.stride(0), slots, rng.address(REPLACE), S=triton.next_power_of_2(slots), num_warps=1
+def gold_and_keys(ids_BL: Tensor, keys_B: Tensor, positions_BS: Tensor) -> tuple[Tensor, Tensor]:
+    """(M,) what stands at the slots, and (M,) keys, one for each slot's replacement."""
+    (texts, slots), ids_BL = positions_BS.shape, _rows(ids_BL)
+    gold_M = torch.empty(texts * slots, dtype=torch.long, device=ids_BL.device)
+    keys_M = torch.empty(texts * slots, dtype=torch.int32, device=ids_BL.device)
+    with torch.cuda.device_of(ids_BL):
+        _gold_and_keys[(texts,)](
+            ids_BL, keys_B, positions_BS.contiguous(), gold_M, keys_M, ids_BL.stride(0), keys_B.stride(0), slots,
+            rng.address(REPLACE), S=triton.next_power_of_2(slots), num_warps=1,
+        )  # fmt: skip
+    return gold_M, keys_M
+
+
+def lengths_and_segments(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """`batches.sequences.lengths_and_segments` in one launch, with lengths in one piece."""
+    rows, texts, length = _rows(rows), len(rows), rows.shape[1] - EXTRA_COLUMNS
+    lengths_B = torch.empty(texts, dtype=rows.dtype, device=rows.device)
+    segments_BL = torch.empty(texts, length, dtype=rows.dtype, device=rows.device)
+    with torch.cuda.device_of(rows):
+        _take_apart[(texts,)](
+            rows, lengths_B, segments_BL, rows.stride(0), length, L=triton.next_power_of_2(length), num_warps=1
         )
-    return out_M
+    return lengths_B, segments_BL
 
 
 def _rows(ids_BL: Tensor) -> Tensor:

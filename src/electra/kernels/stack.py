@@ -31,7 +31,7 @@ from electra.kernels.layer import (
     make_rooms,
     run_layer,
 )
-from electra.kernels.sums import sum_lines
+from electra.kernels.sums import sum_into
 
 TOGETHER = 2**22
 """Products of stacks of this many activations do not fill the chip: those of all layers are made at once."""
@@ -120,8 +120,16 @@ class _Stack(torch.autograd.Function):
             return torch.empty(shape, dtype=gradient.dtype, device=gradient.device)
 
         spent = Spent(room(together, tokens, width), room(together, tokens, inner), room(together, tokens, width))
-        qkv_KWD, out_KDD = room(layers, 3 * width, width), room(layers, width, width)
-        up_KFD, down_KDF = room(layers, inner, width), room(layers, width, inner)
+        # A layer's gradients lie end to end, as its weights do where they are trained: all layers' then move as one.
+        matrices = room(layers, 4 * width * width + 2 * inner * width)
+        qkv_KWD, out_KDD, up_KFD, down_KDF = (
+            part.unflatten(1, shape)
+            for part, shape in zip(
+                matrices.split((3 * width * width, width * width, inner * width, inner * width), 1),
+                ((3 * width, width), (width, width), (inner, width), (width, inner)),
+                strict=True,
+            )
+        )
         # Summed once for all layers at the end.
         lines = make_lines(gradient, layers, texts, tokens, inner, fused=ctx.fused)
         go = _narrow_back if ctx.fused else _layers_back
@@ -135,14 +143,21 @@ class _Stack(torch.autograd.Function):
             _product(held.qkv_KTW, x_KTD[group], qkv_KWD[group])
         ctx.x_KTD = ctx.rooms = None
         kind = blocks[0].qkv_bias.dtype
-        norm1_K3D, norm2_K3D = (sum_lines(line).view(layers, 3, width) for line in (lines.norm1, lines.norm2))
-        up_bias_KF, qkv_bias_KW = sum_lines(lines.up, kind), sum_lines(lines.qkv, kind)
-        out_bias_KD, down_bias_KD = norm1_K3D[:, 2].to(kind), norm2_K3D[:, 2].to(kind)
+        biases = torch.empty(layers, 5 * width + inner, dtype=kind, device=gradient.device)
+        qkv_bias_KW, out_bias_KD, up_bias_KF, down_bias_KD = biases.split((3 * width, width, inner, width), 1)
+        norms_KN = torch.empty(layers, 4 * width, dtype=torch.float32, device=gradient.device)
+        sum_into(
+            (lines.norm1[..., : 2 * width], norms_KN[:, : 2 * width]),
+            (lines.norm2[..., : 2 * width], norms_KN[:, 2 * width :]),
+            (lines.norm1[..., 2 * width :], out_bias_KD), (lines.norm2[..., 2 * width :], down_bias_KD),
+            (lines.qkv, qkv_bias_KW), (lines.up, up_bias_KF),
+        )  # fmt: skip
         gradients: list[Tensor] = []
         for k in range(layers):
+            gamma1, beta1, gamma2, beta2 = norms_KN[k].split(width)
             gradients += Block(
-                qkv_KWD[k], qkv_bias_KW[k], out_KDD[k], out_bias_KD[k], norm1_K3D[k, 0], norm1_K3D[k, 1],
-                up_KFD[k], up_bias_KF[k], down_KDF[k], down_bias_KD[k], norm2_K3D[k, 0], norm2_K3D[k, 1],
+                qkv_KWD[k], qkv_bias_KW[k], out_KDD[k], out_bias_KD[k], gamma1, beta1,
+                up_KFD[k], up_bias_KF[k], down_KDF[k], down_bias_KD[k], gamma2, beta2,
             )  # fmt: skip
         return gradient.view(ctx.shape), None, None, None, None, None, *gradients
 

@@ -1,9 +1,12 @@
 """A distribution over the vocabulary: its logits, then loss and sample in one reading of them.
 
+Before it one kernel rounds the token table and the bias and fills them up to whole blocks.
+
 A program reads a row as blocks of 128 entries: it finds the loss of the right entry, draws a block by its total, then
 an entry inside that block. The way back leaves the bias gradient's sums behind. The plain twin is in `objective.words`.
 
-Shapes: M rows, E embedding size, V vocabulary (whole blocks), K blocks, T entries of a block, P lines of sums.
+Shapes: M rows, E embedding size, V vocabulary, W the same in whole blocks, K blocks, T entries of a block, P lines of
+sums.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from electra.kernels.sums import sum_lines
 BLOCK = 128
 STEP = 32  # blocks at a time
 WARPS = 4
+FILLED = 2048  # numbers that a program rounds
 ROWS, COLUMNS, MOST_LINES = 4, 1024, 64
 """Of a program on the way back, at a time, and how many lines of sums all programs write at most."""
 
@@ -91,59 +95,89 @@ def _vocabulary_backward(  # type: ignore[no-untyped-def]
     tl.store(line + place_C, tl.sum(total_RC, 0), place_C < size)
 
 
+@triton.jit
+def _fill_up(table, bias, out, out_bias, entries, whole, size, never, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    kind = out.dtype.element_ty
+    first = tl.program_id(0) * BLOCK
+    place = first + tl.arange(0, BLOCK)
+    tl.store(out + place, tl.load(table + place, place < entries * size, 0.0).to(kind), place < whole * size)
+    if first < whole:
+        tl.store(out_bias + place, tl.load(bias + place, place < entries, never).to(kind), place < whole)
+
+
+def fill_up(table_VE: Tensor, bias_V: Tensor, dtype: torch.dtype, *, never: float) -> tuple[Tensor, Tensor]:
+    """Table and bias, rounded and filled up to whole blocks with entries of zero, whose bias is `never`."""
+    entries, size = table_VE.shape
+    whole = triton.cdiv(entries, BLOCK) * BLOCK
+    if whole == entries and table_VE.dtype == bias_V.dtype == dtype:
+        return table_VE, bias_V
+    table_WE = torch.empty(whole, size, dtype=dtype, device=table_VE.device)
+    bias_W = torch.empty(whole, dtype=dtype, device=table_VE.device)
+    _fill_up[(triton.cdiv(whole * size, FILLED),)](
+        table_VE.contiguous(), bias_V.contiguous(), table_WE, bias_W, entries, whole, size, never, BLOCK=FILLED,
+        num_warps=WARPS,
+    )  # fmt: skip
+    return table_WE, bias_W
+
+
 class _Predict(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x_ME: Tensor, table_VE: Tensor, bias_V: Tensor, gold_M: Tensor, keys_M: Tensor | None
+        ctx: Any, x_ME: Tensor, table_VE: Tensor, bias_V: Tensor, gold_M: Tensor, keys_M: Tensor | None, never: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        logits_MV = torch.addmm(bias_V, x_ME, table_VE.t())
-        rows, size = logits_MV.shape
+        table_WE, bias_W = fill_up(table_VE, bias_V, x_ME.dtype, never=never)
+        logits_MW = torch.addmm(bias_W, x_ME, table_WE.t())
+        rows, size = logits_MW.shape
         loss_M, level_M = torch.empty(2, rows, dtype=torch.float32, device=x_ME.device).unbind()
         sampled_M = torch.empty(rows, dtype=torch.long, device=x_ME.device)
         blocks = triton.next_power_of_2(triton.cdiv(size, BLOCK))
         totals_MK = torch.empty(rows, blocks, dtype=torch.float32, device=x_ME.device)
         _vocabulary_forward[(rows,)](
-            logits_MV, gold_M, gold_M if keys_M is None else keys_M, totals_MK, loss_M, level_M, sampled_M, size,
+            logits_MW, gold_M, gold_M if keys_M is None else keys_M, totals_MK, loss_M, level_M, sampled_M, size,
             K=blocks, T=BLOCK, STEP=min(STEP, blocks), SAMPLE=keys_M is not None, num_warps=WARPS,
         )  # fmt: skip
-        ctx.save_for_backward(x_ME, table_VE, logits_MV, gold_M, level_M)
+        ctx.entries, ctx.kinds = len(table_VE), (table_VE.dtype, bias_V.dtype)
+        ctx.save_for_backward(x_ME, table_WE, logits_MW, gold_M, level_M)
         ctx.mark_non_differentiable(sampled_M)
         ctx.set_materialize_grads(False)
-        return logits_MV, loss_M, sampled_M
+        return logits_MW, loss_M, sampled_M
 
     @staticmethod
     def backward(
-        ctx: Any, d_logits_MV: Tensor | None, d_loss_M: Tensor | None, _: Tensor | None
+        ctx: Any, d_logits_MW: Tensor | None, d_loss_M: Tensor | None, _: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        x_ME, table_VE, logits_MV, gold_M, level_M = ctx.saved_tensors
-        rows, size = logits_MV.shape
-        lines_PV = d_logits_MV
+        x_ME, table_WE, logits_MW, gold_M, level_M = ctx.saved_tensors
+        rows, size = logits_MW.shape
+        lines_PW = d_logits_MW
         if d_loss_M is not None:
             steps = triton.cdiv(rows, ROWS * MOST_LINES)
             programs = triton.cdiv(rows, ROWS * steps)
-            lines_PV = torch.empty(programs, size, dtype=torch.float32, device=x_ME.device)
-            out_MV = torch.empty_like(logits_MV)
+            lines_PW = torch.empty(programs, size, dtype=torch.float32, device=x_ME.device)
+            out_MW = torch.empty_like(logits_MW)
             _vocabulary_backward[(programs, triton.cdiv(size, COLUMNS))](
-                logits_MV, gold_M, level_M, d_loss_M.contiguous(), out_MV, lines_PV, rows, size, steps,
+                logits_MW, gold_M, level_M, d_loss_M.contiguous(), out_MW, lines_PW, rows, size, steps,
                 R=ROWS, C=COLUMNS, num_warps=WARPS,
             )  # fmt: skip
-            if d_logits_MV is not None:
-                out_MV += d_logits_MV
-                lines_PV = out_MV
-            d_logits_MV = out_MV
-        if d_logits_MV is None or lines_PV is None:
-            return None, None, None, None, None
-        d_bias_V = sum_lines(lines_PV[None], x_ME.dtype)[0]
-        return d_logits_MV @ table_VE, d_logits_MV.t() @ x_ME, d_bias_V, None, None
+            if d_logits_MW is not None:
+                out_MW += d_logits_MW
+                lines_PW = out_MW
+            d_logits_MW = out_MW
+        if d_logits_MW is None or lines_PW is None:
+            return None, None, None, None, None, None
+        table_kind, bias_kind = ctx.kinds
+        d_bias_V = sum_lines(lines_PW[None, :, : ctx.entries], bias_kind)[0]
+        d_table_VE = (d_logits_MW.t() @ x_ME)[: ctx.entries].to(table_kind)
+        return d_logits_MW @ table_WE, d_table_VE, d_bias_V, None, None, None
 
 
 @torch.compiler.disable
 def predict(
-    x_ME: Tensor, table_VE: Tensor, bias_V: Tensor, gold_M: Tensor, keys_M: Tensor | None
+    x_ME: Tensor, table_VE: Tensor, bias_V: Tensor, gold_M: Tensor, keys_M: Tensor | None, *, never: float
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """(M, V) logits of what was compared with every entry of a table, (M,) losses of the gold entries, and, with keys,
-    (M,) entries drawn from the distributions; V is a multiple of 128."""
-    given = (x_ME.contiguous(), table_VE, bias_V, gold_M.contiguous(), None if keys_M is None else keys_M.contiguous())
+    """(M, W) logits of what was compared with every entry of a table, (M,) losses of the gold entries, and, with keys,
+    (M,) entries drawn from the distributions; the logits of what fills up the last 128 are `never`."""
+    keys_M = None if keys_M is None else keys_M.contiguous()
+    given = (x_ME.contiguous(), table_VE, bias_V, gold_M.contiguous(), keys_M, never)
     with torch.cuda.device_of(x_ME):
-        logits_MV, loss_M, sampled_M = _Predict.apply(*given)  # type: ignore[no-untyped-call]
-    return logits_MV, loss_M, None if keys_M is None else sampled_M
+        logits_MW, loss_M, sampled_M = _Predict.apply(*given)  # type: ignore[no-untyped-call]
+    return logits_MW, loss_M, None if keys_M is None else sampled_M

@@ -98,7 +98,7 @@ class Encoder(nn.Module):
         """
         x = x_BLE.to(next(self.layers.parameters()).dtype)
         if self.project is not None:
-            x = self.project(x)
+            x = self._project(x, self.project)
         if self._fits(x) and unseen_LL is None:
             return self._run_fused(x, lengths_B, keys_B, spans)
         if spans is not None:
@@ -116,9 +116,20 @@ class Encoder(nn.Module):
                 x = layer(x, bias, keys_B, number * Layer.SITES)
         return x
 
+    def _project(self, x_BLE: Tensor, linear: nn.Linear) -> Tensor:
+        if not self._may_fuse(x_BLE):
+            plain_BLD: Tensor = linear(x_BLE)
+            return plain_BLD
+        from electra.kernels.project import project
+
+        x_BLD: Tensor = project(x_BLE, linear.weight, linear.bias)
+        return x_BLD
+
+    def _may_fuse(self, x: Tensor) -> bool:
+        return self.fused and x.is_cuda and x.dtype == torch.bfloat16
+
     def _fits(self, x_BLD: Tensor) -> bool:
-        usable = self.fused and x_BLD.is_cuda and x_BLD.dtype == torch.bfloat16
-        return usable and fits(x_BLD.shape[1], self.shape.width // self.shape.heads)
+        return self._may_fuse(x_BLD) and fits(x_BLD.shape[1], self.shape.width // self.shape.heads)
 
     def _run_fused(
         self, x_BLD: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None, spans: Spans | None = None

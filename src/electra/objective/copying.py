@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from electra.objective.corrupt import NEVER
+
 MOST_BYTES = (
     2**31
 )  # of logits that are kept at once for the way back: 32,768 tokens in bf16, as many bytes once more there
@@ -90,7 +92,7 @@ def fused_loss(
     """The weighted sum from all logits at once, in the type of x: 1 GB for 16,384 tokens in bf16."""
     from electra.kernels.vocabulary import predict
 
-    _, nll_M, _ = predict(x_ME, table_VE.to(x_ME.dtype), bias_V.to(x_ME.dtype), gold_M, None)
+    _, nll_M, _ = predict(x_ME, table_VE, bias_V, gold_M, None, never=NEVER)
     return (gate(-nll_M, copies_M, same_M)[0] * weight_M).sum()
 
 

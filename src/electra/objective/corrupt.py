@@ -106,15 +106,16 @@ def _pick(weights_MK: Tensor, draw_M1: Tensor) -> Tensor:
     return torch.minimum(below_MK.sum(1), last_M)
 
 
-def slot_keys(batch: Sequences, slots: Slots) -> Tensor:
-    """(M,) keys, one for each slot's replacement."""
+def gold_and_keys(batch: Sequences, slots: Slots) -> tuple[Tensor, Tensor]:
+    """(M,) what stands at the slots, and (M,) keys, one for each slot's replacement."""
     if one_launch(batch.keys_B):
         from electra.kernels import slots as kernel
 
-        return kernel.slot_keys(batch.keys_B, slots.positions_BS.shape[1])
+        return kernel.gold_and_keys(batch.ids_BL, batch.keys_B, slots.positions_BS)
+    gold_M = batch.ids_BL.gather(1, slots.positions_BS).flatten().long()
     number_S = torch.arange(slots.positions_BS.shape[1], dtype=torch.int32, device=batch.keys_B.device)
     keys_BS: Tensor = rng.fold(rng.fold(batch.keys_B, REPLACE)[:, None], number_S[None, :])
-    return keys_BS.flatten()
+    return gold_M, keys_BS.flatten()
 
 
 def replace(batch: Sequences, slots: Slots, sampled_BS: Tensor, *, official: bool) -> Tensor:

@@ -17,7 +17,7 @@ from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import DISCRIMINATOR_SITE, Bert
 from electra.objective.base import Evaluation, Outcome, gather_slots
-from electra.objective.corrupt import choose_slots, mask_bert
+from electra.objective.corrupt import choose_slots, gold_and_keys, mask_bert
 from electra.objective.words import Words, foretell, loss_of_slots
 
 
@@ -69,7 +69,7 @@ class MaskedLanguageModelling:
         keys_B = rng.fold(batch.keys_B, DISCRIMINATOR_SITE) if dropout else None
         x_BLE = model.embeddings(shown_BL, batch.segments_BL, keys_B)
         hidden_BLD = model.encoder(x_BLE, batch.lengths_B, keys_B, batch.spans)
-        gold_M = batch.ids_BL.gather(1, slots.positions_BS).flatten().long()
+        gold_M, _ = gold_and_keys(batch, slots)
         hidden_MD = gather_slots(hidden_BLD, slots.positions_BS)
         words = foretell(model.head, hidden_MD, model.embeddings.token.weight, gold_M)
         return words, gold_M, shown_BL

@@ -18,7 +18,7 @@ from electra.config.schema import GeneratorConfig, MaskingConfig
 from electra.model.electra import GENERATOR_SITE, Electra
 from electra.model.encoder import TwoTower
 from electra.objective.base import Evaluation, gather_slots
-from electra.objective.corrupt import NEVER, mask, pad_vocabulary, replace, sample, slot_keys
+from electra.objective.corrupt import NEVER, gold_and_keys, mask, pad_vocabulary, replace, sample
 from electra.objective.words import foretell
 
 
@@ -125,8 +125,7 @@ class Frequencies:
         )
 
     def propose(self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool) -> Proposal:
-        gold_M = batch.ids_BL.gather(1, slots.positions_BS).flatten().long()
-        keys_M = slot_keys(batch, slots)
+        gold_M, keys_M = gold_and_keys(batch, slots)
         if self.disallow_correct:
             sampled_M = sample(self.drawn_V.expand(len(gold_M), -1), keys_M, forbidden_M=gold_M)
         else:
@@ -194,8 +193,7 @@ def _from_states(
     model: Electra, hidden_MD: Tensor, batch: Sequences, slots: Slots, shown_BL: Tensor, generator: GeneratorConfig
 ) -> Proposal:
     assert model.generator_head is not None
-    gold_M = batch.ids_BL.gather(1, slots.positions_BS).flatten().long()
-    keys_M = slot_keys(batch, slots)
+    gold_M, keys_M = gold_and_keys(batch, slots)
     bent = generator.temperature != 1.0 or generator.disallow_correct
     table_VE = model.generator_embeddings.token.weight
     words = foretell(model.generator_head, hidden_MD, table_VE, gold_M, None if bent else keys_M)

@@ -55,6 +55,10 @@ class ReplacedTokenDetection:
         return choose_slots(batch, self.masking, self.special)
 
     def counts(self, batch: Sequences, slots: Slots) -> Tensor:
+        if one_launch(slots.used_BS) and not self.chosen_only:
+            from electra.kernels.slots import count
+
+            return count(slots.used_BS, batch.lengths_B)
         return torch.stack((slots.used_BS.sum(), self._judged(batch, slots).sum())).float()
 
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
@@ -68,6 +72,12 @@ class ReplacedTokenDetection:
 
     def weighed(self, found: Detection, counts: Tensor) -> Tensor:
         """The loss of what `detect` found; a generator that does not learn has no part in it."""
+        if one_launch(found.rtd_sum) and self.proposer.learns:
+            from electra.kernels.detect import weigh
+
+            weights = {"rtd_weight": self.weights.rtd_weight, "mlm_weight": self.weights.mlm_weight}
+            weighed: Tensor = weigh(found.rtd_sum, found.mlm_sum, counts, **weights)
+            return weighed
         loss = self.weights.rtd_weight * found.rtd_sum / counts[1].clamp(min=1)
         if self.proposer.learns:
             loss = loss + self.weights.mlm_weight * found.mlm_sum / counts[0].clamp(min=1)

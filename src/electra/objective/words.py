@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from electra.batches.masking import Slots
+from electra.kernels import one_launch
 from electra.kernels.host import library
 from electra.kernels.host.vocabulary import judge
 from electra.model.heads import MaskedHead
-from electra.objective.corrupt import pad_vocabulary, sample
+from electra.objective.corrupt import NEVER, pad_vocabulary, sample
 
 
 class Words(NamedTuple):
@@ -34,9 +35,7 @@ def foretell(
     if head.fused and hidden_MD.is_cuda:
         from electra.kernels.vocabulary import predict
 
-        x_ME = head.states(hidden_MD)
-        padded = pad_vocabulary(table_VE.to(x_ME.dtype), head.bias.to(x_ME.dtype))
-        return Words(*predict(x_ME, *padded, gold_M, keys_M))
+        return Words(*predict(head.states(hidden_MD), table_VE, head.bias, gold_M, keys_M, never=NEVER))
     table_VE, bias_V = pad_vocabulary(table_VE, head.bias)
     logits_MV = head(hidden_MD, table_VE, bias_V)
     if library.usable(logits_MV):
@@ -48,4 +47,8 @@ def foretell(
 
 def loss_of_slots(nll_M: Tensor, slots: Slots) -> Tensor:
     """The losses of the words at the slots in use, added up."""
+    if one_launch(nll_M):
+        from electra.kernels.detect import sum_used
+
+        return sum_used(nll_M, slots.used_BS.flatten())
     return (nll_M * slots.used_BS.flatten().float()).sum()

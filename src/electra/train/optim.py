@@ -39,7 +39,7 @@ class Settings(Protocol):
 class Update:
     """Clips the gradient and moves the weights, all on the device; a non-finite gradient changes nothing.
 
-    On a GPU in one launch, unless `fused` is false.
+    On a GPU by kernels, unless `fused` is false.
     """
 
     def __init__(self, master: Master, optim: Settings, *, fused: bool = True) -> None:
@@ -57,13 +57,12 @@ class Update:
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         """The gradient's norm before clipping, and 1 where the step was skipped."""
+        if self._groups is not None:
+            return self._by_kernels(self._groups)
         master, optim = self._master, self._optim
         norm = torch.linalg.vector_norm(master.gradient)
         skipped = (norm - norm != 0).float()  # of what is not finite, NaN
         divisor = (norm / optim.clip).clamp(min=1.0)
-        if self._groups is not None:
-            self._in_one_launch(self._groups, divisor, skipped)
-            return norm, skipped
         rates = (self.lr * self._scales).unbind()
         for (parts, decay), lr in zip(self._calls, rates, strict=True):
             torch._fused_adamw_(
@@ -86,10 +85,12 @@ class Update:
         master.refresh()
         return norm, skipped
 
-    def _in_one_launch(self, groups: Groups, divisor: Tensor, skipped: Tensor) -> None:
+    def _by_kernels(self, groups: Groups) -> tuple[Tensor, Tensor]:
         from electra.kernels.adamw import adamw
+        from electra.kernels.verdict import judge
 
         master, optim = self._master, self._optim
+        norm, skipped, divisor = judge(master.gradient, clip=optim.clip)
         adamw(
             master.weights,
             master.gradient,
@@ -105,6 +106,7 @@ class Update:
             copy=master.copy,
             copied=master.copied,
         )
+        return norm, skipped
 
 
 def _groups(master: Master, decay: float) -> Groups:

@@ -7,7 +7,7 @@ however many layers there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -111,16 +111,23 @@ class Master(Weights):
         """Move the parameters' gradients into the flat one: the first micro-batch's replace it, others add to it."""
         into = self.gradient if first else torch.zeros_like(self.gradient)
         of_kind: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
-        for parameter, view in zip(self._parameters, self._views(into), strict=True):
-            assert parameter.grad is not None, "a parameter took no part in the loss"
-            views, gradients = of_kind.setdefault(parameter.grad.dtype, ([], []))
-            views.append(view)
-            gradients.append(parameter.grad)
-            parameter.grad = None
+        for part, gradient in _runs(self._take()):
+            views, gradients = of_kind.setdefault(gradient.dtype, ([], []))
+            views.append(into[part])
+            gradients.append(gradient)
         for views, gradients in of_kind.values():
             torch._foreach_copy_(views, gradients)
         if not first:
             self.gradient.add_(into)
+
+    def _take(self) -> list[Tensor]:
+        """The parameters' gradients, which they no longer have."""
+        taken = []
+        for parameter in self._parameters:
+            assert parameter.grad is not None, "a parameter took no part in the loss"
+            taken.append(parameter.grad)
+            parameter.grad = None
+        return taken
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         return super().tensors() | {"average": self._named(self.average), "square": self._named(self.square)}
@@ -132,6 +139,32 @@ class Master(Weights):
                 for name, view in views.items():
                     view.copy_(tensors[group][name])
             self.refresh()
+
+
+def _runs(gradients: list[Tensor]) -> Iterator[tuple[slice, Tensor]]:
+    """Gradients one after another, with their places in the flat one; those that lie end to end in memory as one."""
+    place = 0
+    run: list[Tensor] = []
+    for gradient in gradients:
+        if run and not _follows(run[-1], gradient):
+            yield _run(run, place)
+            place += sum(part.numel() for part in run)
+            run = []
+        run.append(gradient)
+    yield _run(run, place)
+
+
+def _run(parts: list[Tensor], place: int) -> tuple[slice, Tensor]:
+    size = sum(part.numel() for part in parts)
+    flat = parts[0].reshape(-1) if len(parts) == 1 else parts[0].as_strided((size,), (1,))
+    return slice(place, place + size), flat
+
+
+def _follows(one: Tensor, other: Tensor) -> bool:
+    """Whether the other begins in memory where the first one ends."""
+    same = one.dtype == other.dtype and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    whole = one.is_contiguous() and other.is_contiguous()
+    return same and whole and one.storage_offset() + one.numel() == other.storage_offset()
 
 
 def _kinds(model: nn.Module) -> dict[str, int]:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from electra.batches.masking import Slots
-from electra.batches.sequences import Sequences, unpack
+from electra.batches.sequences import Sequences, lengths_and_segments, unpack
+from electra.kernels import one_launch
 from electra.objective.base import Objective, Outcome
 from electra.train.capture import Captured
 from electra.train.optim import Update
@@ -94,13 +95,23 @@ class Stepper:
         assert sums is not None
         self._world.sum_(self._master.gradient)
         norm, skipped = self._update()
+        self._count(self._world.sum_(sums), norm, skipped)
+
+    def _count(self, sums: Tensor, norm: Tensor, skipped: Tensor) -> None:
+        if one_launch(sums):
+            from electra.kernels.verdict import tally
+
+            tally(self._totals, self._norm, sums, norm=norm, skipped=skipped)
+            return
         sums = torch.nan_to_num(sums, 0.0, 0.0, 0.0) * (1.0 - skipped)
-        self._world.sum_(sums)
         self._norm.copy_(norm)
         self._totals += torch.cat((sums, self._one, skipped[None]))
 
     def _plan_batch(self, rows: Tensor) -> tuple[Sequences, Slots, Tensor]:
-        batch = unpack(rows, self._separator)
+        measure = lengths_and_segments
+        if one_launch(rows):
+            from electra.kernels.slots import lengths_and_segments as measure
+        batch = unpack(rows, self._separator, measure)
         slots = self.objective.plan(batch)
         return batch, slots, self.objective.counts(batch, slots)
 

@@ -1,0 +1,55 @@
+"""One whole step by Triton's kernels: the plain step's gradient, weights and totals, in fp32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from kernel_truth import HERE
+from tiny import Trainer, ragged_rows, tiny_config
+from torch import Tensor
+
+from electra import rng
+from electra.config.schema import ObjectiveConfig
+from electra.kernels import native
+from electra.kernels.hashing import mix_words
+from electra.model.electra import use_plain_operations
+from electra.model.encoder import Encoder
+from electra.model.heads import DetectionHead, MaskedHead
+from electra.model.layers import Embeddings
+from electra.objective import rtd
+from electra.train import optim
+from electra.train.step import Stepper
+
+
+def made(name: str, micro: int) -> Trainer:
+    return Trainer(tiny_config(objective=ObjectiveConfig(name=name)), micro=micro)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(HERE.device != "cpu", reason="plain numbers on a CPU that say they are on a GPU")
+@pytest.mark.parametrize(("name", "micro"), [("rtd", 8), ("rtd", 3), ("mlm", 8)])
+def test_a_step_by_kernels_is_the_plain_one(name: str, micro: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, fused, rows = made(name, micro), made(name, micro), ragged_rows(8)
+    use_plain_operations(plain.model)
+    plain.step(rows, 1e-3)
+    wanted = plain.step.read()
+
+    for place in (Encoder, Embeddings, DetectionHead, MaskedHead):
+        monkeypatch.setattr(place, "fused", True)
+    # Kernels are for bf16, whose products the interpreter gets wrong.
+    monkeypatch.setattr(Encoder, "_may_fuse", lambda self, x: True)
+    monkeypatch.setattr(DetectionHead, "forward", DetectionHead._run_fused)
+    monkeypatch.setattr(MaskedHead, "states", MaskedHead._run_fused)
+    monkeypatch.setattr(native, "can_run", lambda like, kernel: False)
+    monkeypatch.setattr(rng, "mix_on_gpu", mix_words)
+    monkeypatch.setattr(rtd, "step_aside", lambda device: None)
+    monkeypatch.setattr(Stepper, "_step", Stepper._work)
+    monkeypatch.setattr(fused.step._update, "_groups", optim._groups(fused.master, 0.01))
+    monkeypatch.setattr(Tensor, "is_cuda", property(lambda self: True))
+    fused.step(rows, 1e-3)
+    found = fused.step.read()
+
+    # torch's own AdamW leaves the gradient clipped.
+    one, other = (trainer.master.gradient / trainer.master.gradient.norm() for trainer in (fused, plain))
+    assert (one - other).norm() < 1e-5 and wanted["grad_norm"] > 1.5
+    torch.testing.assert_close(fused.master.weights, plain.master.weights, rtol=0, atol=1e-5)
+    assert found == pytest.approx(wanted, rel=2e-5)
