@@ -24,7 +24,7 @@ def network(
     shape = Shape(layers=2, width=width, heads=heads, ffn=ffn, embedding=width)
     made = Encoder(shape, dropout=rate, attention_dropout=attention).to(place.dtype)
     for seed, (name, weight) in enumerate(made.named_parameters()):
-        weight.data = place.numbers(*weight.shape, seed=seed, scale=0.2).cpu()
+        weight.data = place.numbers(*weight.shape, seed=seed, scale=0.2 if width <= 128 else 0.05).cpu()
         if "norm" in name:
             weight.data = weight.data.float() + ("weight" in name)
     return made.to(place.device)
