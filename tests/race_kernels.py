@@ -15,7 +15,7 @@ from electra.kernels import narrow, wide
 
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(narrow, "FEWEST_TEXTS", 1)
-    patch.setattr(wide, "FEWEST_TEXTS", 1)
+    patch.setattr(wide, "FEWEST_TOKENS", 1)
     # The detector may not know more than 500 threads at once: half as many pairs of warps in a narrow layer's blocks.
     emulate(patch, "-fsanitize=thread", "-O1", "-DBANDS=4", most_threads=384 if sys.argv[1] != "narrow" else 256)
     if sys.argv[1] == "attention":

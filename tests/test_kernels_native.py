@@ -33,7 +33,7 @@ ROUNDING = 2.0**-8
 def runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU as in training, else on the host."""
     monkeypatch.setattr(narrow, "FEWEST_TEXTS", 1)
-    monkeypatch.setattr(wide, "FEWEST_TEXTS", 1)
+    monkeypatch.setattr(wide, "FEWEST_TOKENS", 1)
     if torch.cuda.is_available():
         if native.missing():
             pytest.skip(native.missing())

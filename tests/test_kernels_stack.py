@@ -88,7 +88,7 @@ def test_the_stack_is_the_plain_layers(
 ) -> None:
     monkeypatch.setattr(stack, "TOGETHER", together)
     monkeypatch.setattr(narrow, "FEWEST_TEXTS", 1)
-    monkeypatch.setattr(wide, "FEWEST_TEXTS", 1)
+    monkeypatch.setattr(wide, "FEWEST_TOKENS", 1)
     monkeypatch.setattr(down, "NARROWEST", 32)
     monkeypatch.setattr(norm, "MOST_PROGRAMS", most)
     monkeypatch.setattr(gelu, "MOST_ROWS", most)
@@ -288,6 +288,18 @@ def test_a_narrow_layer_needs_known_sizes_and_enough_texts(monkeypatch: pytest.M
     assert not narrow.fits(x_BLD.new_empty(64, 128, 256), heads=4, inner=1024)
 
 
+def test_wide_layers_need_known_sizes_and_a_chip_full_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulate(monkeypatch)
+    x_BLD = torch.empty(128, 128, 256, dtype=torch.bfloat16)
+    assert wide.fits(x_BLD, heads=4, inner=1024)
+    assert not wide.fits(x_BLD[:90], heads=4, inner=1024) and not wide.fits(x_BLD[:, :90], heads=4, inner=1024)
+    assert not wide.fits(x_BLD.new_empty(160, 128, 256), heads=4, inner=1024)  # most of them a second time for nothing
+    assert wide.fits(x_BLD.new_empty(512, 128, 256), heads=4, inner=1024)
+    assert not wide.fits(x_BLD, heads=8, inner=1024) and not wide.fits(x_BLD, heads=4, inner=2048)
+    assert not wide.fits(x_BLD.float(), heads=4, inner=1024)
+    assert not wide.fits(x_BLD.new_empty(128, 129, 256), heads=4, inner=1024)
+
+
 def test_an_encoder_tells_its_kernels_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Encoder, "_fits", lambda self, x: True)
     encoder, x = network(HERE, width=32, heads=2), HERE.numbers(1, 20, 32, seed=1)
@@ -306,7 +318,7 @@ def test_kernels_in_cuda_are_left_aside_for_documents(monkeypatch: pytest.Monkey
     want = encoder._run_fused(x, None, None, spans)
     monkeypatch.setattr(narrow, "fits", lambda *given, **named: True)
     monkeypatch.setattr(attention, "_native", lambda *given: True)
-    for module in (narrow, attention):
+    for module in (narrow, wide, attention):
         monkeypatch.setattr(module, "launch", lambda kernel, *given: pytest.fail(kernel.name))
     got = encoder._run_fused(x, None, None, spans)
     got.sum().backward()

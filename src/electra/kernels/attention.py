@@ -16,13 +16,11 @@ from torch import Tensor
 from electra.batches.sequences import Spans
 from electra.kernels import flash, native
 from electra.kernels.hashing import Drop, kept, precision, row_words
-from electra.kernels.native import TILE, Boxes, Given, Kernel, launch
+from electra.kernels.native import PROCESSORS, TILE, Boxes, Given, Kernel, launch
 
 WARPS = 8
 FORWARD = Kernel("attention_forward", ("group", "heads", "attention"), 6 * TILE + 256 + 16)
 BACKWARD = Kernel("attention_backward", ("group", "heads", "attention_back"), 12 * TILE + 4096 + 16, together=1)
-PROCESSORS = 132
-"""Multiprocessors of a large chip."""
 LONGEST = 128
 """Tokens of a sequence whose scores one program can hold; `flash` takes longer ones."""
 

@@ -25,6 +25,8 @@ HEAD = 64
 LONGEST = 128
 """Tokens of a sequence that one block holds."""
 TILE = LONGEST * HEAD * 2
+PROCESSORS = 132
+"""Multiprocessors of a large chip."""
 _HOPPER = 9  # the generation with products of warp groups
 
 
@@ -67,8 +69,13 @@ def can_run(like: Tensor, kernel: Kernel) -> bool:
     """Whether a kernel runs on what `like` is made of, on its device."""
     if like.dtype != torch.bfloat16 or not like.is_cuda:
         return False
-    major, room = _facts(like.device)
+    major, room, _ = _facts(like.device)
     return major == _HOPPER and kernel.memory <= room and not missing() and _compiles(kernel, like.device)
+
+
+def processors(device: torch.device) -> int:
+    """How many multiprocessors a GPU has."""
+    return _facts(device)[2] if device.type == "cuda" else PROCESSORS
 
 
 def launch(kernel: Kernel, blocks: int, *given: Given) -> None:
@@ -159,10 +166,10 @@ def _value(given: Given) -> Any:
 
 
 @functools.cache
-def _facts(device: torch.device) -> tuple[int, int]:
-    """A GPU's generation, and the bytes that a block may have on its chip."""
+def _facts(device: torch.device) -> tuple[int, int, int]:
+    """A GPU's generation, the bytes that a block may have on its chip, and how many multiprocessors it has."""
     facts = torch.cuda.get_device_properties(device)
-    return facts.major, facts.shared_memory_per_block_optin  # type: ignore[attr-defined]
+    return facts.major, facts.shared_memory_per_block_optin, facts.multi_processor_count  # type: ignore[attr-defined]
 
 
 @functools.cache

@@ -24,8 +24,8 @@ MOST_LAYERS = 12
 """That there is room for in what the kernel is told."""
 AT_ONCE = MOST_LAYERS
 """Layers of a launch."""
-FEWEST_TEXTS = 96
-"""With fewer, most of the chip would wait."""
+FEWEST_TOKENS = 12_500
+"""Each time that all multiprocessors take a text; with fewer, the pieces waste less."""
 NEIGHBOURS = 2
 """Blocks that share what streams past."""
 FORWARD = Kernel("wide_forward", ("group", "heads", "ring", "wide"), 14 * TILE + 192 + 256, threads=384, together=1)
@@ -35,7 +35,8 @@ def fits(x_BLD: Tensor, *, heads: int, inner: int) -> bool:
     """Whether the kernel knows such layers and has enough to do."""
     texts, length, width = x_BLD.shape
     known = heads == HEADS and width == WIDTH and inner == INNER and length <= LONGEST
-    return known and texts >= FEWEST_TEXTS and native.can_run(x_BLD, FORWARD)
+    times = -(-texts // native.processors(x_BLD.device))
+    return known and texts * length >= FEWEST_TOKENS * times and native.can_run(x_BLD, FORWARD)
 
 
 def run_layers(
