@@ -1,4 +1,4 @@
-"""One whole step by Triton's kernels: the plain step's gradient, weights and totals, in fp32."""
+"""An evaluation and a whole step by Triton's kernels: the plain ones' figures, gradient and weights, in fp32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tiny import Trainer, ragged_rows, tiny_config
 from torch import Tensor
 
 from electra import rng
-from electra.config.schema import ObjectiveConfig
+from electra.batches.sequences import unpack
+from electra.config.schema import GeneratorConfig, ObjectiveConfig
 from electra.kernels import native
 from electra.kernels.hashing import mix_words
 from electra.model.electra import use_plain_operations
@@ -21,18 +22,13 @@ from electra.train import optim
 from electra.train.step import Stepper
 
 
-def made(name: str, micro: int) -> Trainer:
-    return Trainer(tiny_config(objective=ObjectiveConfig(name=name)), micro=micro)  # type: ignore[arg-type]
+def made(name: str, micro: int, kind: str = "transformer") -> Trainer:
+    objective, generator = ObjectiveConfig(name=name), GeneratorConfig(kind=kind, width=0.5)  # type: ignore[arg-type]
+    return Trainer(tiny_config(objective=objective, generator=generator), micro=micro)
 
 
-@pytest.mark.skipif(HERE.device != "cpu", reason="plain numbers on a CPU that say they are on a GPU")
-@pytest.mark.parametrize(("name", "micro"), [("rtd", 8), ("rtd", 3), ("mlm", 8)])
-def test_a_step_by_kernels_is_the_plain_one(name: str, micro: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, fused, rows = made(name, micro), made(name, micro), ragged_rows(8)
-    use_plain_operations(plain.model)
-    plain.step(rows, 1e-3)
-    wanted = plain.step.read()
-
+def say_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have numbers on the CPU say that they are on a GPU, and the interpreter run what that takes."""
     for place in (Encoder, Embeddings, DetectionHead, MaskedHead):
         monkeypatch.setattr(place, "fused", True)
     # Kernels are for bf16, whose products the interpreter gets wrong.
@@ -43,8 +39,37 @@ def test_a_step_by_kernels_is_the_plain_one(name: str, micro: int, monkeypatch: 
     monkeypatch.setattr(rng, "mix_on_gpu", mix_words)
     monkeypatch.setattr(rtd, "step_aside", lambda device: None)
     monkeypatch.setattr(Stepper, "_step", Stepper._work)
-    monkeypatch.setattr(fused.step._update, "_groups", optim._groups(fused.master, 0.01))
     monkeypatch.setattr(Tensor, "is_cuda", property(lambda self: True))
+
+
+pytestmark = pytest.mark.skipif(HERE.device != "cpu", reason="plain numbers on a CPU that say they are on a GPU")
+
+
+@pytest.mark.parametrize(
+    ("name", "micro", "kind"),
+    [
+        ("rtd", 8, "transformer"),
+        ("rtd", 3, "transformer"),
+        ("rtd-15", 8, "uniform"),
+        ("replace-mlm", 8, "transformer"),
+        ("all-tokens-mlm", 8, "transformer"),
+        ("electric", 8, "two-tower"),
+        ("mlm", 8, "transformer"),
+    ],
+)
+def test_a_step_by_kernels_is_the_plain_one(name: str, micro: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, fused, rows = made(name, micro, kind), made(name, micro, kind), ragged_rows(8)
+    use_plain_operations(plain.model)
+    judged = plain.objective.evaluate(plain.model, unpack(rows))
+    plain.step(rows, 1e-3)
+    wanted = plain.step.read()
+
+    monkeypatch.setattr(fused.step._update, "_groups", optim._groups(fused.master, 0.01))
+    say_gpu(monkeypatch)
+    found_judged = fused.objective.evaluate(fused.model, unpack(rows))
+    for one, other in zip(found_judged, judged, strict=True):
+        if isinstance(one, Tensor):
+            torch.testing.assert_close(one.float(), other.float(), rtol=1e-4, atol=1e-5)
     fused.step(rows, 1e-3)
     found = fused.step.read()
 
