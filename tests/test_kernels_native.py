@@ -244,8 +244,8 @@ def test_narrow_layers(
     ("length", "lengths", "attention_rate", "rate", "layers", "at_once"),
     [
         (128, None, 0.1, 0.1, 2, 12),
-        (70, (70, 1, 37), 0.0, 0.3, 3, 2),  # two a launch
-        (17, (17, 9), 0.3, 0.0, 1, 12),
+        (70, (70, 37), 0.0, 0.3, 3, 2),  # two a launch
+        (17, (9,), 0.3, 0.0, 1, 12),
     ],
 )
 def test_wide_layers(

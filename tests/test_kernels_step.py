@@ -51,7 +51,6 @@ pytestmark = pytest.mark.skipif(HERE.device != "cpu", reason="plain numbers on a
         ("rtd", 8, "transformer"),
         ("rtd", 3, "transformer"),
         ("rtd-15", 8, "uniform"),
-        ("replace-mlm", 8, "transformer"),
         ("all-tokens-mlm", 8, "transformer"),
         ("electric", 8, "two-tower"),
         ("mlm", 8, "transformer"),
