@@ -324,8 +324,9 @@ static inline void add_all(float (*c)[4], int outputs, A a, B b) {
       }
   });
 }
-template <int TURNED>
+template <int TURNED, int FRESH = 0>
 static inline void multiply_wide(float c[16][4], Tile a, Tile b) {
+  if (FRESH) products.back().push_back([=] { std::fill(c[0], c[0] + 64, 0.0f); });
   add_all(
       c, 128, [=](int first, int row, int k) { return of_tile(a, first + row, k); },
       [=](int column, int k) { return TURNED ? of_tile(b, k, column) : of_tile(b, column, k); });

@@ -28,7 +28,7 @@ FEWEST_TOKENS = 12_500
 """Each time that all multiprocessors take a text; with fewer, the pieces waste less."""
 NEIGHBOURS = 2
 """Blocks that share what streams past."""
-FORWARD = Kernel("wide_forward", ("group", "heads", "ring", "wide"), 14 * TILE + 192 + 256, threads=384, together=1)
+FORWARD = Kernel("wide_forward", ("group", "heads", "ring", "wide"), 14 * TILE + 192 + 512, threads=384, together=1)
 
 
 def fits(x_BLD: Tensor, *, heads: int, inner: int) -> bool:
@@ -60,12 +60,12 @@ def run_layers(
     for first in range(0, count, AT_ONCE):
         group = slice(first, first + AT_ONCE)
         told, held = _layers(blocks[group], drops[group])
-        arrays = (array[group] for array in (sums[0], y, inner, active, sums[1], z))
         keys = next((drop.keys_B for drop in drops[0] if drop.keys_B is not None), None)
         rates = (drops[0][0].threshold, drops[0][0].grow, drops[0][1].threshold, drops[0][1].grow)
         launch(
             FORWARD, -(-texts // NEIGHBOURS) * NEIGHBOURS, told, len(held), _rows(given, length),
-            _rows(qkv[group], length), _rows(mixed[group], length), *arrays, level[group],
+            _rows(qkv[group], length), _rows(mixed[group], length), sums[0][group], y[group],
+            _rows(inner[group], length), _rows(active[group], length), sums[1][group], z[group], level[group],
             *(mean[group] for mean in means), lengths_B, keys, texts, length, HEAD**-0.5, *rates, eps,
             drops[0][0].keys_B is not None, drops[0][1].keys_B is not None,
         )  # fmt: skip

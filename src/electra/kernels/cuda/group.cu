@@ -85,15 +85,15 @@ INLINE Tile tile_at(const char* p, int stripe) {
 }
 
 // c (64 x 128), sixteen rows a warp, += 16 columns of 64 rows times 16 columns of 128 rows, or `TURNED` 16 rows of 128
-// columns.
-template <int TURNED>
+// columns. `FRESH`, what was in c before counts as nothing.
+template <int TURNED, int FRESH = 0>
 INLINE void multiply_wide(float c[16][4], Tile a, Tile b) {
   float* d = &c[0][0];
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
       "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"
       "%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,"
-      "%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, 1, 1, 1, 0, %66;"
+      "%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, %67, 1, 1, 0, %66;"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
         "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
         "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
@@ -102,7 +102,7 @@ INLINE void multiply_wide(float c[16][4], Tile a, Tile b) {
         "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
         "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
         "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "l"(a), "l"(b), "n"(TURNED));
+      : "l"(a), "l"(b), "n"(TURNED), "n"(!FRESH));
 }
 // c (64 x 256), in halves of 128 columns, += 16 columns of 64 rows times 16 columns of 256 rows, or `TURNED` 16 rows of 256
 // columns.

@@ -35,12 +35,10 @@ INLINE void bring_three(const Walk& walk, const Map& qkv) {
 
 // A group's scores (64 x 128), or what is made like them: its rows of one tile times all rows of another. They are begun.
 INLINE void begin_scores(float (&c)[16][4], const char* own, const char* all) {
-#pragma unroll
-  for (int n = 0; n < 16; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
   Tile a = tile_at(own, 16), b = tile_at(all, 16);
   begin_product(c);
 #pragma unroll
-  for (int k = 0; k < 4; k++) multiply_wide<0>(c, a + k * 2, b + k * 2);
+  for (int k = 0; k < 4; k++) k ? multiply_wide<0>(c, a + k * 2, b + k * 2) : multiply_wide<0, 1>(c, a, b);
   end_product();
 }
 // c (64 x 64): a thread's pairs of its rows' 128 columns times the rows of a tile. Begun.

@@ -107,61 +107,73 @@ INLINE Place place_in(int group, bool there) {
   return p;
 }
 
-// c (64 x 128) += the group's rows of four tiles times four slots, whose rows are outputs, or `TURNED` their columns.
-// Begun, and after `end_tiles` done.
-template <int TURNED>
-INLINE void begin_tiles(float (&c)[16][4], const char* tiles, Ring& ring, int lane) {
+// c (64 x 128): the group's rows of four tiles times four slots, whose rows are outputs, or `TURNED` their columns.
+// Begun, and after `end_tiles` done. Two slots' products are under way before anybody waits; `early` comes after two.
+template <int TURNED, class Early>
+INLINE void begin_tiles(float (&c)[16][4], const char* tiles, Ring& ring, int lane, Early early) {
   begin_product(c);
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     wait_at(ring.full(), ring.turn());
     Tile a = tile_at(tiles + i * TILE, 16), b = tile_at(ring.slot(), TURNED ? HALF : 16);
 #pragma unroll
-    for (int k = 0; k < 4; k++) multiply_wide<TURNED>(c, a + k * 2, b + k * (TURNED ? 128 : 2));
+    for (int k = 0; k < 4; k++) {
+      int further = k * (TURNED ? 128 : 2);
+      i + k ? multiply_wide<TURNED>(c, a + k * 2, b + further) : multiply_wide<TURNED, 1>(c, a, b);
+    }
     end_product();
     ring.number++;
-    if (i > 0) {
-      done<1>();
-      release(ring, 2, lane);
+    if (i == 1) early();
+    if (i == 2) {
+      done<2>();
+      release(ring, 3, lane);
     }
   }
 }
 INLINE void end_tiles(float (&c)[16][4], const Ring& ring, int lane) {
+  done<2>();
+  release(ring, 3, lane);
+  done<1>();
+  release(ring, 2, lane);
   have<0>(c);
   release(ring, 1, lane);
 }
 template <int TURNED>
 INLINE void add_tiles(float (&c)[16][4], const char* tiles, Ring& ring, int lane) {
-  begin_tiles<TURNED>(c, tiles, ring, lane);
+  begin_tiles<TURNED>(c, tiles, ring, lane, [] {});
   end_tiles(c, ring, lane);
 }
-// The same for 256 outputs, in two slots a tile, next to each other. These stay for the time being if `kept`.
-template <int TURNED, int TILES>
-INLINE void add_tiles(float (&c)[2][16][4], const char* tiles, Ring& ring, bool kept, int lane) {
+// The same for 256 outputs, in two slots a tile, next to each other: begun, all slots but the last two released, if the
+// group `FREES` any.
+template <int FREES, int TILES>
+INLINE void begin_tiles(float (&c)[2][16][4], const char* tiles, Ring& ring, int lane) {
   begin_product(c[0]);
   hold(c[1]);
 #pragma unroll
   for (int i = 0; i < TILES; i++) {
-    Tile a = tile_at(tiles + i * TILE, 16), b = tile_at(ring.slot(), TURNED ? HALF : 16);
+    Tile a = tile_at(tiles + i * TILE, 16), b = tile_at(ring.slot(), 16);
     for (int half = 0; half < 2; half++) {
       wait_at(ring.full(), ring.turn());
       ring.number++;
     }
 #pragma unroll
-    for (int k = 0; k < 4; k++) multiply_widest<TURNED>(c, a + k * 2, b + k * (TURNED ? 128 : 2));
+    for (int k = 0; k < 4; k++) multiply_widest<0>(c, a + k * 2, b + k * 2);
     end_product();
-    if (i > 0 && !kept) {
+    if (FREES && i > 0) {
       done<1>();
       release(ring, 4, lane);
       release(ring, 3, lane);
     }
   }
+}
+INLINE void end_tiles(float (&c)[2][16][4]) {
   have<0>(c[0]);
   hold(c[1]);
-  if (!kept) {
-    release(ring, 2, lane);
-    release(ring, 1, lane);
-  }
+}
+// A warp has done with the last few slots.
+INLINE void release_last(const Ring& ring, int count, int lane) {
+#pragma unroll
+  for (int i = count; i > 0; i--) release(ring, i, lane);
 }
 
 INLINE void clear_all(float (&c)[16][4]) {
@@ -182,19 +194,22 @@ INLINE void ask(Biases& biases, const u16* lower, const u16* upper, int lane) {
   biases.of[2] = upper[2 * lane];
   biases.of[3] = upper[2 * lane + 1];
 }
-// Rows of 128 columns and biases, rounded, into two tiles.
-INLINE void write_biased(const float (&c)[16][4], const Biases& biases, char* tiles, int first, int lane) {
+// Rows of 128 columns and biases, rounded; and into two tiles.
+INLINE void add_biases(u32 (&pairs)[16][2], const float (&c)[16][4], const Biases& biases, int lane) {
   u32 lower = biases.of[0] | (u32)biases.of[1] << 16, upper = biases.of[2] | (u32)biases.of[3] << 16;
 #pragma unroll
-  for (int n = 0; n < 16; n += 2) {
-    u32 r[4];
+  for (int n = 0; n < 16; n++) {
+    u32 bias = shown(n < 8 ? lower : upper, n % 8 * 4 + (lane & 3));
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-      u32 bias = shown(n < 8 ? lower : upper, (n + j) % 8 * 4 + (lane & 3));
-#pragma unroll
-      for (int i = 0; i < 2; i++)
-        r[2 * j + i] = pack(c[n + j][2 * i] + low_of(bias), c[n + j][2 * i + 1] + high_of(bias));
-    }
-    write4(square_at(tiles, n, first, lane), r);
+    for (int i = 0; i < 2; i++) pairs[n][i] = pack(c[n][2 * i] + low_of(bias), c[n][2 * i + 1] + high_of(bias));
   }
+}
+INLINE void write_pairs(const u32 (&pairs)[16][2], char* tiles, int first, int lane) {
+#pragma unroll
+  for (int n = 0; n < 16; n += 2) write4(square_at(tiles, n, first, lane), pairs[n]);
+}
+INLINE void write_biased(const float (&c)[16][4], const Biases& biases, char* tiles, int first, int lane) {
+  u32 pairs[16][2];
+  add_biases(pairs, c, biases, lane);
+  write_pairs(pairs, tiles, first, lane);
 }

@@ -76,98 +76,100 @@ INLINE void take_tiles(const char* tiles, int count, const Map& to, int text, in
   for (int i = 0; i < count; i++) take(tiles + i * TILE + p.group * HALF, to, text, p.group * 64, column + i * 64);
 }
 
-// A warp's sixteen rows of 256 columns, eight a lane: dropout of what lies in `branch`, the residual in `tiles`, and a
-// norm, whose output takes its place. Everything goes on its way to memory from here. Written as a loop over few rows: all
-// of a layer's instructions have to stay on the chip.
-#define AT_ONCE 2
+// A warp's sixteen rows of 256 columns, four at a time, each eight lanes': dropout of what lies in `branch`, the residual
+// in `tiles`, and a norm, whose output takes its place. Everything goes on its way to memory from here. Written as a loop
+// over few rows: all of a layer's instructions have to stay on the chip.
 struct Norm {
-  float gamma[8], beta[8];
+  float gamma[4][8], beta[4][8];  // of the lane's columns, eight in each tile
 };
 INLINE void ask(Norm& norm, const float* gamma, const float* beta, int lane) {
 #pragma unroll
-  for (int i = 0; i < 8; i++) norm.gamma[i] = gamma[lane * 8 + i], norm.beta[i] = beta[lane * 8 + i];
+  for (int t = 0; t < 4; t++)
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      int column = t * 64 + (lane & 7) * 8 + i;
+      norm.gamma[t][i] = gamma[column], norm.beta[t][i] = beta[column];
+    }
 }
-INLINE void drop_add_norm(const char* branch, char* tiles, const Norm& norm, u32 key, int site, int threshold, float grow,
-                          float eps, u16* summed, u16* out, float* mean, float* rstd, int rows, const Place& p) {
-  int tile = p.lane / 8 * TILE, chunk = p.lane & 7, column = p.lane * 8;
-  u32 mixed[4];
+INLINE float sum_eight(const float (&parts)[4]) {
+  float x = parts[0] + parts[1] + (parts[2] + parts[3]);
+  x += swap(x, 1);
+  x += swap(x, 2);
+  return x + swap(x, 4);
+}
+INLINE void drop_add_norm(const char* branch, char* tiles, const Norm& norm, const u32* columns, u32 key, int site,
+                          int threshold, float grow, float eps, u16* summed, u16* out, float* mean, float* rstd, int rows,
+                          const Place& p) {
+  int chunk = p.lane & 7;
+  u32 least = (u32)threshold << 16;
+  uint4 mixed[4];
 #pragma unroll
-  for (int i = 0; i < 4; i++) mixed[i] = mix(column / 2 + i);
+  for (int t = 0; t < 4; t++) mixed[t] = *(const uint4*)(columns + t * 32 + chunk * 4);
 #pragma unroll 1
-  for (int first = p.first; first < p.first + 16; first += AT_ONCE) {
-    float z[AT_ONCE][8], level[AT_ONCE], square[AT_ONCE];
+  for (int row = p.first + p.lane / 8; row < p.first + 16; row += 4) {
+    float z[4][8], parts[4];
+    u32 word = row_word(key, (u32)site, row);
+    int here = row * WIDTH + chunk * 8;
 #pragma unroll
-    for (int r = 0; r < AT_ONCE; r++) {
-      int row = first + r, here = tile + at(row, chunk);
-      uint4 x = *(const uint4*)(branch + here), y = *(uint4*)(tiles + here);
+    for (int t = 0; t < 4; t++) {
+      uint4 x = *(const uint4*)(branch + t * TILE + at(row, chunk)), y = *(uint4*)(tiles + t * TILE + at(row, chunk));
       u32 given[4] = {x.x, x.y, x.z, x.w}, residual[4] = {y.x, y.y, y.z, y.w};
-      u32 word = row_word(key, (u32)site, row);
-      level[r] = 0;
+      u32 of[4] = {mixed[t].x, mixed[t].y, mixed[t].z, mixed[t].w};
+      parts[t] = 0;
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        u32 w = mix(word ^ mixed[i]);
-        float low = (int)(w & 0xffff) >= threshold ? low_of(given[i]) * grow : 0;
-        float high = (int)(w >> 16) >= threshold ? high_of(given[i]) * grow : 0;
-        z[r][2 * i] = low + low_of(residual[i]);
-        z[r][2 * i + 1] = high + high_of(residual[i]);
-        level[r] += z[r][2 * i] + z[r][2 * i + 1];
+        u32 w = mix(word ^ of[i]);
+        z[t][2 * i] = (w << 16 >= least ? low_of(given[i]) : 0) * grow + low_of(residual[i]);
+        z[t][2 * i + 1] = (w >= least ? high_of(given[i]) : 0) * grow + high_of(residual[i]);
+        parts[t] += z[t][2 * i] + z[t][2 * i + 1];
       }
-      put16(summed + row * WIDTH + column, round_eight(z[r]), row < rows);
+      put16(summed + here + t * 64, round_eight(z[t]), row < rows);
     }
-    sum_warp(level);
+    float level = sum_eight(parts) * (1.0f / WIDTH);
 #pragma unroll
-    for (int r = 0; r < AT_ONCE; r++) {
-      level[r] *= 1.0f / WIDTH;
-      square[r] = 0;
+    for (int t = 0; t < 4; t++) {
+      parts[t] = 0;
 #pragma unroll
       for (int i = 0; i < 8; i++) {
-        z[r][i] -= level[r];
-        square[r] += z[r][i] * z[r][i];
+        z[t][i] -= level;
+        parts[t] += z[t][i] * z[t][i];
       }
     }
-    sum_warp(square);
+    float scale = inverse_root(sum_eight(parts) * (1.0f / WIDTH) + eps);
+    if (chunk == 0 && row < rows) mean[row] = level, rstd[row] = scale;
 #pragma unroll
-    for (int r = 0; r < AT_ONCE; r++) {
-      int row = first + r;
-      square[r] = inverse_root(square[r] * (1.0f / WIDTH) + eps);
+    for (int t = 0; t < 4; t++) {
 #pragma unroll
-      for (int i = 0; i < 8; i++) z[r][i] = z[r][i] * square[r] * norm.gamma[i] + norm.beta[i];
-      uint4 y = round_eight(z[r]);
-      *(uint4*)(tiles + tile + at(row, chunk)) = y;
-      put16(out + row * WIDTH + column, y, row < rows);
-      if (p.lane == 0 && row < rows) mean[row] = level[r], rstd[row] = square[r];
+      for (int i = 0; i < 8; i++) z[t][i] = z[t][i] * scale * norm.gamma[t][i] + norm.beta[t][i];
+      uint4 y = round_eight(z[t]);
+      *(uint4*)(tiles + t * TILE + at(row, chunk)) = y;
+      put16(out + here + t * 64, y, row < rows);
     }
   }
 }
 
-// A warp's sixteen rows of 128 columns in two tiles, through the GELU in their place; what was there and what is there
-// now goes to memory.
-INLINE void activate(char* tiles, u16* inner, u16* active, int rows, const Place& p) {
-  char* here = tiles + p.lane / 8 % 2 * TILE;
-  int chunk = p.lane & 7, column = p.lane % 16 * 8;
-#pragma unroll 1
-  for (int row0 = p.first + p.lane / 16; row0 < p.first + 16; row0 += 4) {
-    u32 pairs[8];
+// 128 columns of the group's rows, rounded, through two tiles to memory; then through the GELU, and so again, which
+// stays in the tiles.
+INLINE void activate(u32 (&pairs)[16][2], char* tiles, const Map& inner, const Map& active, int text, int column,
+                     const Place& p) {
+  if (p.leads) taken();
+  sync_group(p.group);  // all have done with what lay there
+  write_pairs(pairs, tiles, p.first, p.lane);
+  seen_by_engines();
+  sync_group(p.group);
+  if (p.leads) take_tiles(tiles, 2, inner, text, column, p);
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-      int row = row0 + 2 * r;
-      uint4 x = *(const uint4*)(here + at(row, chunk));
-      put16(inner + row * INNER + column, x, row < rows);
-      pairs[4 * r] = x.x, pairs[4 * r + 1] = x.y, pairs[4 * r + 2] = x.z, pairs[4 * r + 3] = x.w;
-    }
-    gelu_pairs<8>(pairs);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      int row = row0 + 2 * r;
-      uint4 y = make_uint4(pairs[4 * r], pairs[4 * r + 1], pairs[4 * r + 2], pairs[4 * r + 3]);
-      *(uint4*)(here + at(row, chunk)) = y;
-      put16(active + row * INNER + column, y, row < rows);
-    }
-  }
+  for (int n = 0; n < 16; n += 4) gelu_pairs<8>(pairs[n]);
+  if (p.leads) taken();
+  sync_group(p.group);
+  write_pairs(pairs, tiles, p.first, p.lane);
+  seen_by_engines();
+  sync_group(p.group);
+  if (p.leads) take_tiles(tiles, 2, active, text, column, p);
 }
 
 KERNEL_OF_NEIGHBOURS(THREADS)
-wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16* y, u16* inner, u16* active, u16* sum2,
+wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16* y, MAP inner, MAP active, u16* sum2,
              u16* z, float* level, float* mean1, float* rstd1, float* mean2, float* rstd2, const int* lengths,
              const int* keys, int texts, int length, float scale, int attention_threshold, float attention_grow,
              int threshold, float grow, float eps, int attention_drops, int drops) {
@@ -179,7 +181,7 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
   char* gates = memory + 14 * TILE;
   Ring ring = {memory + 10 * TILE, gates, 0}, later = {mixed_tiles + 2 * TILE, gates + 64, 0};
   char* x_gate = gates + 128;
-  u32* columns = (u32*)(gates + 192);  // the mixed indices of pairs of keys
+  u32* columns = (u32*)(gates + 192);  // the mixed indices of pairs, of keys or columns
 
   int thread = threadIdx.x, group = uniform(thread / GROUP), text = blockIdx.x;
   bool there = text < texts;
@@ -188,7 +190,7 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
     make_ring(later);
     make_gate(x_gate);
   }
-  if (thread < 64) columns[thread] = mix(thread);
+  if (thread < WIDTH / 2) columns[thread] = mix(thread);
   __syncthreads();
   sync_neighbours();
 
@@ -222,7 +224,6 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
 #pragma unroll 1
       for (int two = 0; two < HEADS; two += 2) {
         float c[16][4];
-        clear_all(c);
         add_tiles<0>(c, x_tiles + own, ring, p.lane);
         if (p.leads) taken();
         sync_group(p.group);
@@ -231,7 +232,6 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
         for (int head = two; head < two + 2; head++) {
           const u16* bias = layer.qkv_b + head * 64;
           ask(biases, bias + WIDTH, bias + 2 * WIDTH, p.lane);
-          clear_all(c);
           add_tiles<0>(c, x_tiles + own, ring, p.lane);
           if (p.leads) taken();
           sync_both();  // nobody reads the last keys and values any more
@@ -279,17 +279,19 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
       float c[2][16][4];
       ask(biases, layer.out_b, layer.out_b + 64, p.lane);
       ask(other, layer.out_b + 128, layer.out_b + 192, p.lane);
-      Norm norm;
-      ask(norm, layer.gamma1, layer.beta1, p.lane);
       clear_all(c[0]);
       clear_all(c[1]);
-      add_tiles<0, 4>(c, mixed_tiles + own, ring, false, p.lane);
+      begin_tiles<1, 4>(c, mixed_tiles + own, ring, p.lane);
+      end_tiles(c);
+      release_last(ring, 2, p.lane);
       if (p.leads) taken();
       sync_group(p.group);
       write_biased(c[0], biases, mixed_tiles, p.first, p.lane);
+      Norm norm;
+      ask(norm, layer.gamma1, layer.beta1, p.lane);
       write_biased(c[1], other, mixed_tiles + 2 * TILE, p.first, p.lane);
       __syncwarp();
-      drop_add_norm(mixed_tiles, x_tiles, norm, key, layer.sites[1], threshold, grow, eps,
+      drop_add_norm(mixed_tiles, x_tiles, norm, columns, key, layer.sites[1], threshold, grow, eps,
                     sum1 + begin * WIDTH, y + begin * WIDTH, mean1 + begin, rstd1 + begin, rows, p);
       for (int i = 0; i < SLOTS; i++) release(later, -i, p.lane);  // their places are free for weights
       seen_by_engines();
@@ -297,32 +299,37 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
       clear_all(c[0]);
       clear_all(c[1]);
       wait_turn(p.group);
-#pragma unroll 1
-      for (int part = 0; part < INNER / 128; part++) {
-        float u[16][4];
-        ask(biases, layer.up_b + part * 128, layer.up_b + part * 128 + 64, p.lane);
-        clear_all(u);
-        begin_tiles<0>(u, x_tiles + own, ring, p.lane);
-        pass_turn(p.group);
-        end_tiles(u, ring, p.lane);
-        sync_group(p.group);  // all have done with what lay there
-        write_biased(u, biases, stages, p.first, p.lane);
-        __syncwarp();
-        activate(stages, inner + begin * INNER + part * 128, active + begin * INNER + part * 128, rows, p);
-        seen_by_engines();
-        sync_group(p.group);
-        wait_turn(p.group);
-        add_tiles<0, 2>(c, stages + own, later, part == INNER / 128 - 1, p.lane);
-      }
+      float u[16][4];
+      begin_tiles<0>(u, x_tiles + own, ring, p.lane, [] {});
       pass_turn(p.group);
+#pragma unroll 1
+      for (int part = 0;; part++) {
+        u32 pairs[16][2];
+        ask(biases, layer.up_b + part * 128, layer.up_b + part * 128 + 64, p.lane);
+        end_tiles(u, ring, p.lane);
+        add_biases(pairs, u, biases, p.lane);
+        activate(pairs, stages, inner, active, whole, part * 128, p);
+        wait_turn(p.group);
+        begin_tiles<0, 2>(c, stages + own, later, p.lane);
+        if (part == INNER / 128 - 1) break;
+        // The next columns follow at once.
+        begin_tiles<0>(u, x_tiles + own, ring, p.lane, [&] {
+          done<2>();
+          release_last(later, SLOTS, p.lane);
+        });
+        pass_turn(p.group);
+      }
+      end_tiles(c);
+      pass_turn(p.group);
+      if (p.leads) taken();
       ask(biases, layer.down_b, layer.down_b + 64, p.lane);
       ask(other, layer.down_b + 128, layer.down_b + 192, p.lane);
-      ask(norm, layer.gamma2, layer.beta2, p.lane);
       sync_both();  // the other group has done with the last weights, too
       write_biased(c[0], biases, mixed_tiles, p.first, p.lane);
+      ask(norm, layer.gamma2, layer.beta2, p.lane);
       write_biased(c[1], other, mixed_tiles + 2 * TILE, p.first, p.lane);
       __syncwarp();
-      drop_add_norm(mixed_tiles, x_tiles, norm, key, layer.sites[2], threshold, grow, eps,
+      drop_add_norm(mixed_tiles, x_tiles, norm, columns, key, layer.sites[2], threshold, grow, eps,
                     sum2 + begin * WIDTH, z + begin * WIDTH, mean2 + begin, rstd2 + begin, rows, p);
       seen_by_engines();
       sync_group(p.group);
