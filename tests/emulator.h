@@ -304,7 +304,8 @@ static inline void done() {
   make_products(LATER);
 }
 typedef unsigned long long Tile;
-static inline Tile tile_at(const char* p, int stripe) { return place_of(p) >> 4 | (Tile)stripe << 32; }
+static inline Tile tile_of(u32 place, int stripe) { return place >> 4 | (Tile)stripe << 32; }
+static inline Tile tile_at(const char* p, int stripe) { return tile_of(place_of(p), stripe); }
 static inline float of_tile(Tile tile, int row, int column) {
   u32 here = (u32)tile * 16 + (u32)(tile >> 32) * (column / 64) + row * 128 + column % 64 * 2;
   u16 x;

@@ -28,7 +28,7 @@ FEWEST_TOKENS = 12_500
 """Each time that all multiprocessors take a text; with fewer, the pieces waste less."""
 NEIGHBOURS = 2
 """Blocks that share what streams past."""
-FORWARD = Kernel("wide_forward", ("group", "heads", "ring", "wide"), 14 * TILE + 192 + 512, threads=384, together=1)
+FORWARD = Kernel("wide_forward", ("group", "heads", "ring", "wide"), 14 * TILE + 192 + 512 + 2048, threads=384, together=1)
 
 
 def fits(x_BLD: Tensor, *, heads: int, inner: int) -> bool:
@@ -65,7 +65,7 @@ def run_layers(
         launch(
             FORWARD, -(-texts // NEIGHBOURS) * NEIGHBOURS, told, len(held), _rows(given, length),
             _rows(qkv[group], length), _rows(mixed[group], length), sums[0][group], y[group],
-            _rows(inner[group], length), _rows(active[group], length), sums[1][group], z[group], level[group],
+            inner[group], active[group], sums[1][group], z[group], level[group],
             *(mean[group] for mean in means), lengths_B, keys, texts, length, HEAD**-0.5, *rates, eps,
             drops[0][0].keys_B is not None, drops[0][1].keys_B is not None,
         )  # fmt: skip

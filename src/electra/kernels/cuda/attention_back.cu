@@ -19,24 +19,37 @@ attention_backward(MAP qkv, MAP gradient, const float* level, float* sums, const
     bring_three(one, qkv);
     bring(one.tile(3), gradient, one.text(), 0, one.head() * 64, one.gate());
   };
-  if (thread == 0 && walk.more()) bring_four(walk);
-  for (; walk.more(); walk.go_on()) {
-    if (thread == 0 && walk.next() < items) {
-      Walk later = walk;
-      later.go_on();
-      taken();  // out of the other set
-      bring_four(later);
-    }
-    int text = walk.text(), head = walk.head(), visible = lengths ? lengths[text] : length;
-    char *q_tile = walk.tile(0), *k_tile = walk.tile(1), *v_tile = walk.tile(2), *d_tile = walk.tile(3);
-    float height[2];
-    u32 word[2];
+  // What comes from memory by itself is asked for one head ahead.
+  float height[2], later_height[2];
+  int visible = length, later_visible = length;
+  u32 key = 0, later_key = 0;
+  auto ask = [&](const Walk& one) {
+    if (lengths) later_visible = lengths[one.text()];
+    if (keys) later_key = (u32)keys[one.text()];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       int row = first + lane / 4 + 8 * i;
-      height[i] = row < length ? level[(long)walk.item * length + row] : 0;
-      word[i] = keys ? row_word((u32)keys[text], (u32)site, head * length + row) : 0;
+      later_height[i] = row < length ? level[(long)one.item * length + row] : 0;
     }
+  };
+  if (walk.more()) {
+    if (thread == 0) bring_four(walk);
+    ask(walk);
+  }
+  for (; walk.more(); walk.go_on()) {
+    Walk later = walk;
+    later.go_on();
+    if (thread == 0 && later.more()) {
+      taken();  // out of the other set
+      bring_four(later);
+    }
+    visible = later_visible, key = later_key, height[0] = later_height[0], height[1] = later_height[1];
+    if (later.more()) ask(later);
+    int text = walk.text(), head = walk.head();
+    char *q_tile = walk.tile(0), *k_tile = walk.tile(1), *v_tile = walk.tile(2), *d_tile = walk.tile(3);
+    u32 word[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)site, head * length + first + lane / 4 + 8 * i);
     walk.wait();
     float s[16][4], d[16][4], shared[2] = {};
     begin_scores(s, q_tile + group * 64 * 128, k_tile);

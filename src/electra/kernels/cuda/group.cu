@@ -80,9 +80,10 @@ INLINE void done() {
 // bytes. `stripe` is how many bytes further the next 64 columns lie, where they are outputs. Sixteen bytes are a one. A
 // place's upper bits say which of neighbouring blocks it is in, and are none of the product's business.
 typedef unsigned long long Tile;
-INLINE Tile tile_at(const char* p, int stripe) {
-  return (Tile)((place_of(p) & 0x3ffff) >> 4) | (Tile)(stripe >> 4) << 16 | 64ull << 32 | 1ull << 62;
+INLINE Tile tile_of(u32 place, int stripe) {
+  return (Tile)((place & 0x3ffff) >> 4) | (Tile)(stripe >> 4) << 16 | 64ull << 32 | 1ull << 62;
 }
+INLINE Tile tile_at(const char* p, int stripe) { return tile_of(place_of(p), stripe); }
 
 // c (64 x 128), sixteen rows a warp, += 16 columns of 64 rows times 16 columns of 128 rows, or `TURNED` 16 rows of 128
 // columns. `FRESH`, what was in c before counts as nothing.

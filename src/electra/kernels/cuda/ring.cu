@@ -60,36 +60,34 @@ INLINE void wait_turn(int group) { asm volatile("bar.sync %0, 256;" ::"r"(group 
 INLINE void pass_turn(int group) { asm volatile("bar.arrive %0, 256;" ::"r"(5 - group) : "memory"); }
 #endif
 
+// A product takes a whole turn of the ring, so a slot's number is known where the product is written, and the caller
+// knows which turn it is, even or odd.
 struct Ring {
   char *slots, *gates;  // of each slot, one that opens when it is full, and one when it is empty
-  int number;           // of slots that were used before
 
-  INLINE_IN char* slot() const { return slots + number % SLOTS * SLOT; }
-  INLINE_IN void* full() const { return gates + number % SLOTS * 8; }
-  INLINE_IN void* empty() const { return gates + (SLOTS + number % SLOTS) * 8; }
-  INLINE_IN int turn() const { return number / SLOTS & 1; }
+  INLINE_IN char* slot(int i) const { return slots + i * SLOT; }
+  INLINE_IN void* full(int i) const { return gates + i * 8; }
+  INLINE_IN void* empty(int i) const { return gates + (SLOTS + i) * 8; }
 };
 INLINE void make_ring(const Ring& ring) {
   for (int i = 0; i < SLOTS; i++) {
-    make_gate(ring.gates + i * 8);
-    make_gate(ring.gates + (SLOTS + i) * 8, WORKERS / 32 * NEIGHBOURS);
+    make_gate(ring.full(i));
+    make_gate(ring.empty(i), WORKERS / 32 * NEIGHBOURS);
   }
 }
-// The next two boxes of a weight, once the slot has been emptied that `turn`.
-INLINE void fill(Ring& ring, int turn, const Map& map, int row0, int column0, int row1, int column1) {
-  wait_at(ring.empty(), turn);
-  expect(ring.full(), SLOT);
-  for (int i = 0; i < 2; i++)
-    if (NEIGHBOURS == 1 || own_number() == i)
-      bring_all(ring.slot() + i * HALF, map, i ? row1 : row0, i ? column1 : column0, ring.full());
-  ring.number++;
+// The next two boxes of a weight, once the slot has been emptied that `turn`; `number` slots were filled before.
+INLINE void fill(const Ring& ring, int& number, int turn, const Map& map, int row0, int column0, int row1, int column1) {
+  int i = number++ % SLOTS;
+  wait_at(ring.empty(i), turn);
+  expect(ring.full(i), SLOT);
+  for (int half = 0; half < 2; half++)
+    if (NEIGHBOURS == 1 || own_number() == half)
+      bring_all(ring.slot(i) + half * HALF, map, half ? row1 : row0, half ? column1 : column0, ring.full(i));
 }
-// A warp has done with the slot that was used `before` so many.
-INLINE void release(const Ring& ring, int before, int lane) {
-  Ring one = ring;
-  one.number -= before;
+// A warp has done with a slot.
+INLINE void release(const Ring& ring, int i, int lane) {
   __syncwarp();
-  if (lane < NEIGHBOURS) come_to(one.empty(), lane);
+  if (lane < NEIGHBOURS) come_to(ring.empty(i), lane);
 }
 
 // Where a group and a thread of it are.
@@ -97,9 +95,9 @@ struct Place {
   int group, lane, first, row;  // the first row of the warp's, and the thread's first
   bool leads;                   // and the text is there
 };
-INLINE Place place_in(int group, bool there) {
+INLINE Place place_in(bool there) {
   Place p;
-  p.group = group;
+  p.group = threadIdx.x / GROUP;
   p.lane = anew(threadIdx.x & 31);
   p.first = anew(threadIdx.x / 32 * 16);
   p.row = p.first + p.lane / 4;
@@ -107,82 +105,67 @@ INLINE Place place_in(int group, bool there) {
   return p;
 }
 
-// c (64 x 128): the group's rows of four tiles times four slots, whose rows are outputs, or `TURNED` their columns.
-// Begun, and after `end_tiles` done. Two slots' products are under way before anybody waits; `early` comes after two.
-template <int TURNED, class Early>
-INLINE void begin_tiles(float (&c)[16][4], const char* tiles, Ring& ring, int lane, Early early) {
+// Where a product finds a tile, found anew: there are more of them than registers to keep them in.
+INLINE Tile tile_anew(const char* p) { return tile_of(anew(place_of(p)), 16); }
+// c (64 x 128): the group's rows of four tiles times four slots, whose rows are outputs. Begun, and after `end_tiles`
+// done. Two slots' products are under way before anybody waits; `early` is told when one is, and two.
+template <class Early>
+INLINE void begin_tiles(float (&c)[16][4], const char* tiles, const Ring& ring, int turn, int lane, Early early) {
   begin_product(c);
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
-    wait_at(ring.full(), ring.turn());
-    Tile a = tile_at(tiles + i * TILE, 16), b = tile_at(ring.slot(), TURNED ? HALF : 16);
+  for (int i = 0; i < SLOTS; i++) {
+    wait_at(ring.full(i), turn);
+    Tile a = tile_anew(tiles + i * TILE), b = tile_anew(ring.slot(i));
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-      int further = k * (TURNED ? 128 : 2);
-      i + k ? multiply_wide<TURNED>(c, a + k * 2, b + further) : multiply_wide<TURNED, 1>(c, a, b);
-    }
+    for (int k = 0; k < 4; k++)
+      i + k ? multiply_wide<0>(c, a + k * 2, b + k * 2) : multiply_wide<0, 1>(c, a, b);
     end_product();
-    ring.number++;
-    if (i == 1) early();
+    if (i < 2) early(i);
     if (i == 2) {
       done<2>();
-      release(ring, 3, lane);
+      release(ring, 0, lane);
     }
   }
 }
 INLINE void end_tiles(float (&c)[16][4], const Ring& ring, int lane) {
   done<2>();
-  release(ring, 3, lane);
+  release(ring, 1, lane);
   done<1>();
   release(ring, 2, lane);
   have<0>(c);
-  release(ring, 1, lane);
+  release(ring, 3, lane);
 }
-template <int TURNED>
-INLINE void add_tiles(float (&c)[16][4], const char* tiles, Ring& ring, int lane) {
-  begin_tiles<TURNED>(c, tiles, ring, lane, [] {});
+INLINE void add_tiles(float (&c)[16][4], const char* tiles, const Ring& ring, int turn, int lane) {
+  begin_tiles(c, tiles, ring, turn, lane, [](int) {});
   end_tiles(c, ring, lane);
 }
-// The same for 256 outputs, in two slots a tile, next to each other: begun, all slots but the last two released, if the
-// group `FREES` any.
-template <int FREES, int TILES>
-INLINE void begin_tiles(float (&c)[2][16][4], const char* tiles, Ring& ring, int lane) {
+// c (64 x 256) += the group's rows of two tiles times four slots, two a tile, next to each other. Begun.
+INLINE void begin_tiles(float (&c)[2][16][4], const char* tiles, const Ring& ring, int turn) {
   begin_product(c[0]);
   hold(c[1]);
 #pragma unroll
-  for (int i = 0; i < TILES; i++) {
-    Tile a = tile_at(tiles + i * TILE, 16), b = tile_at(ring.slot(), 16);
-    for (int half = 0; half < 2; half++) {
-      wait_at(ring.full(), ring.turn());
-      ring.number++;
-    }
+  for (int i = 0; i < 2; i++) {
+    wait_at(ring.full(2 * i), turn);
+    wait_at(ring.full(2 * i + 1), turn);
+    Tile a = tile_anew(tiles + i * TILE), b = tile_anew(ring.slot(2 * i));
 #pragma unroll
     for (int k = 0; k < 4; k++) multiply_widest<0>(c, a + k * 2, b + k * 2);
     end_product();
-    if (FREES && i > 0) {
-      done<1>();
-      release(ring, 4, lane);
-      release(ring, 3, lane);
-    }
   }
 }
 INLINE void end_tiles(float (&c)[2][16][4]) {
   have<0>(c[0]);
   hold(c[1]);
 }
-// A warp has done with the last few slots.
-INLINE void release_last(const Ring& ring, int count, int lane) {
+// A warp has done with so many slots.
+INLINE void release_some(const Ring& ring, int first, int count, int lane) {
 #pragma unroll
-  for (int i = count; i > 0; i--) release(ring, i, lane);
+  for (int i = first; i < first + count; i++) release(ring, i, lane);
 }
 
 INLINE void clear_all(float (&c)[16][4]) {
 #pragma unroll
   for (int n = 0; n < 16; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-}
-// Where the matrices of sixteen columns lie in a tile that a thread names: `read4` and `write4` of them.
-INLINE u32 square_at(const char* tiles, int n, int first, int lane) {
-  return place_of(tiles) + n / 8 * TILE + at(first + (lane & 15), (n & 7) + (lane >> 4));
 }
 // Biases of 128 columns, at any multiple of two bytes: each lane holds four, asked for early, and shows them to others.
 struct Biases {
@@ -205,8 +188,9 @@ INLINE void add_biases(u32 (&pairs)[16][2], const float (&c)[16][4], const Biase
   }
 }
 INLINE void write_pairs(const u32 (&pairs)[16][2], char* tiles, int first, int lane) {
+  u32 to = anew(place_of(tiles) + at(first + (lane & 15), lane >> 4));
 #pragma unroll
-  for (int n = 0; n < 16; n += 2) write4(square_at(tiles, n, first, lane), pairs[n]);
+  for (int n = 0; n < 16; n += 2) write4((to ^ (n & 7) << 4) + n / 8 * TILE, pairs[n]);
 }
 INLINE void write_biased(const float (&c)[16][4], const Biases& biases, char* tiles, int first, int lane) {
   u32 pairs[16][2];

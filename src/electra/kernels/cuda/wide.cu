@@ -41,13 +41,14 @@ INLINE void expect_layer(const Layer& layer) {
 
 // All weights in the order in which both groups use them; `later` are slots that are lent to other things for half of a
 // layer, until the groups release them.
-INLINE void stream(const Layers& layers, int count, Ring ring, Ring later) {
+INLINE void stream(const Layers& layers, int count, const Ring& ring, const Ring& later) {
+  int filled = 0, lent = 0;  // slots so far
 #pragma unroll 1
   for (int number = 0; number < count; number++) {
     const Layer& layer = layers.of[number];
     if (number + 1 < count) expect_layer(layers.of[number + 1]);
     auto next = [&](const Map& map, int row0, int row1, int column) {
-      fill(ring, ring.turn() ^ 1, map, row0, column, row1, column);
+      fill(ring, filled, filled / SLOTS & 1 ^ 1, map, row0, column, row1, column);
     };
     // Of two heads the queries, then of each the keys and values.
 #pragma unroll 1
@@ -65,7 +66,7 @@ INLINE void stream(const Layers& layers, int count, Ring ring, Ring later) {
 #pragma unroll 1
       for (int i = 0; i < 4; i++) {
         int row = (i & 1) * 128, column = part + i / 2 * 64;
-        fill(later, later.turn(), layer.down, row, column, row + 64, column);
+        fill(later, lent, lent / SLOTS & 1, layer.down, row, column, row + 64, column);
       }
     }
   }
@@ -150,26 +151,49 @@ INLINE void drop_add_norm(const char* branch, char* tiles, const Norm& norm, con
 
 // 128 columns of the group's rows, rounded, through two tiles to memory; then through the GELU, and so again, which
 // stays in the tiles.
-INLINE void activate(u32 (&pairs)[16][2], char* tiles, const Map& inner, const Map& active, int text, int column,
-                     const Place& p) {
-  if (p.leads) taken();
-  sync_group(p.group);  // all have done with what lay there
-  write_pairs(pairs, tiles, p.first, p.lane);
-  seen_by_engines();
-  sync_group(p.group);
-  if (p.leads) take_tiles(tiles, 2, inner, text, column, p);
+INLINE void copy_out(const char* tiles, u16* to, int rows, const Place& p) {
+  const char* here = tiles + p.lane / 8 % 2 * TILE;
+  int chunk = p.lane & 7, column = p.lane % 16 * 8, row0 = p.first + p.lane / 16;
+  uint4 x[8];
 #pragma unroll
-  for (int n = 0; n < 16; n += 4) gelu_pairs<8>(pairs[n]);
-  if (p.leads) taken();
-  sync_group(p.group);
-  write_pairs(pairs, tiles, p.first, p.lane);
+  for (int r = 0; r < 8; r++) x[r] = *(const uint4*)(here + at(row0 + 2 * r, chunk));
+#pragma unroll
+  for (int r = 0; r < 8; r++) put16(to + (row0 + 2 * r) * INNER + column, x[r], row0 + 2 * r < rows);
+}
+INLINE void activate(const u32 (&given)[16][2], char* tiles, u16* inner, u16* active, int rows, const Place& p) {
+  sync_group(p.group);  // all have done with what lay there
+  write_pairs(given, tiles, p.first, p.lane);
+  __syncwarp();
+  char* here = tiles + p.lane / 8 % 2 * TILE + p.first * 128;
+  int chunk = p.lane & 7;
+  long place = (long)(p.first + p.lane / 16) * INNER + p.lane % 16 * 8;
+  rows -= p.first;
+  uint4 next[2];
+#pragma unroll
+  for (int r = 0; r < 2; r++) next[r] = *(const uint4*)(here + at(p.lane / 16 + 2 * r, chunk));
+#pragma unroll 1
+  for (int row = p.lane / 16; row < 16; row += 4, place += 4 * INNER) {
+    u32 pairs[8];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      put16(inner + place + 2 * r * INNER, next[r], row + 2 * r < rows);
+      pairs[4 * r] = next[r].x, pairs[4 * r + 1] = next[r].y, pairs[4 * r + 2] = next[r].z, pairs[4 * r + 3] = next[r].w;
+      next[r] = *(const uint4*)(here + at((row + 4 + 2 * r) & 15, chunk));
+    }
+    gelu_pairs<8>(pairs);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      uint4 y = make_uint4(pairs[4 * r], pairs[4 * r + 1], pairs[4 * r + 2], pairs[4 * r + 3]);
+      *(uint4*)(here + at(row + 2 * r, chunk)) = y;
+      put16(active + place + 2 * r * INNER, y, row + 2 * r < rows);
+    }
+  }
   seen_by_engines();
   sync_group(p.group);
-  if (p.leads) take_tiles(tiles, 2, active, text, column, p);
 }
 
 KERNEL_OF_NEIGHBOURS(THREADS)
-wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16* y, MAP inner, MAP active, u16* sum2,
+wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16* y, u16* inner, u16* active, u16* sum2,
              u16* z, float* level, float* mean1, float* rstd1, float* mean2, float* rstd2, const int* lengths,
              const int* keys, int texts, int length, float scale, int attention_threshold, float attention_grow,
              int threshold, float grow, float eps, int attention_drops, int drops) {
@@ -179,9 +203,10 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
   char *k_tile = memory + 8 * TILE, *v_tile = memory + 9 * TILE;
   char* stages = mixed_tiles;  // of 128 inner columns, while in the other two, and keys and values, there are weights
   char* gates = memory + 14 * TILE;
-  Ring ring = {memory + 10 * TILE, gates, 0}, later = {mixed_tiles + 2 * TILE, gates + 64, 0};
+  Ring ring = {memory + 10 * TILE, gates}, later = {mixed_tiles + 2 * TILE, gates + 64};
   char* x_gate = gates + 128;
   u32* columns = (u32*)(gates + 192);  // the mixed indices of pairs, of keys or columns
+  u16* up_b = (u16*)(columns + WIDTH / 2);
 
   int thread = threadIdx.x, group = uniform(thread / GROUP), text = blockIdx.x;
   bool there = text < texts;
@@ -205,7 +230,7 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
     __syncwarp();
   } else {
     get_registers<240>();
-    Place p = place_in(group, there);
+    Place p = place_in(there);
     int visible = lengths && there ? lengths[text] : length, rows = there ? length : 0;
     u32 key = (attention_drops || drops) && there ? (u32)keys[text] : 0;
     if (!attention_drops) attention_threshold = 0, attention_grow = 1;
@@ -220,11 +245,15 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
       int whole = number * texts + text;  // the text among those of all layers
       long begin = (long)whole * length;
       Biases biases, other;
+      u16 up_bias[INNER / WORKERS];
+#pragma unroll
+      for (int i = 0; i < INNER / WORKERS; i++) up_bias[i] = layer.up_b[thread + i * WORKERS];
       ask(biases, layer.qkv_b, layer.qkv_b + 64, p.lane);
 #pragma unroll 1
       for (int two = 0; two < HEADS; two += 2) {
         float c[16][4];
-        add_tiles<0>(c, x_tiles + own, ring, p.lane);
+        int turn = two / 2;  // the ring's, as all numbers of turns here and below
+        add_tiles(c, x_tiles + own, ring, turn, p.lane);
         if (p.leads) taken();
         sync_group(p.group);
         write_biased(c, biases, mixed_tiles + two * TILE, p.first, p.lane);
@@ -232,8 +261,11 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
         for (int head = two; head < two + 2; head++) {
           const u16* bias = layer.qkv_b + head * 64;
           ask(biases, bias + WIDTH, bias + 2 * WIDTH, p.lane);
-          add_tiles<0>(c, x_tiles + own, ring, p.lane);
+          turn ^= 1;
+          add_tiles(c, x_tiles + own, ring, turn, p.lane);
           if (p.leads) taken();
+          if (head == 0)
+            for (int i = 0; i < INNER / WORKERS; i++) up_b[thread + i * WORKERS] = up_bias[i];
           sync_both();  // nobody reads the last keys and values any more
           write_biased(c, biases, k_tile, p.first, p.lane);
           seen_by_engines();
@@ -281,9 +313,14 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
       ask(other, layer.out_b + 128, layer.out_b + 192, p.lane);
       clear_all(c[0]);
       clear_all(c[1]);
-      begin_tiles<1, 4>(c, mixed_tiles + own, ring, p.lane);
+      begin_tiles(c, mixed_tiles + own, ring, 0);
+      done<1>();
+      release_some(ring, 0, 2, p.lane);
+      done<0>();
+      release_some(ring, 2, 2, p.lane);
+      begin_tiles(c, mixed_tiles + 2 * TILE + own, ring, 1);
       end_tiles(c);
-      release_last(ring, 2, p.lane);
+      release_some(ring, 0, SLOTS, p.lane);
       if (p.leads) taken();
       sync_group(p.group);
       write_biased(c[0], biases, mixed_tiles, p.first, p.lane);
@@ -293,35 +330,38 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
       __syncwarp();
       drop_add_norm(mixed_tiles, x_tiles, norm, columns, key, layer.sites[1], threshold, grow, eps,
                     sum1 + begin * WIDTH, y + begin * WIDTH, mean1 + begin, rstd1 + begin, rows, p);
-      for (int i = 0; i < SLOTS; i++) release(later, -i, p.lane);  // their places are free for weights
+      release_some(later, 0, SLOTS, p.lane);  // their places are free for weights
       seen_by_engines();
       sync_group(p.group);
       clear_all(c[0]);
       clear_all(c[1]);
       wait_turn(p.group);
       float u[16][4];
-      begin_tiles<0>(u, x_tiles + own, ring, p.lane, [] {});
+      begin_tiles(u, x_tiles + own, ring, 0, p.lane, [](int) {});
       pass_turn(p.group);
 #pragma unroll 1
       for (int part = 0;; part++) {
         u32 pairs[16][2];
-        ask(biases, layer.up_b + part * 128, layer.up_b + part * 128 + 64, p.lane);
         end_tiles(u, ring, p.lane);
-        add_biases(pairs, u, biases, p.lane);
-        activate(pairs, stages, inner, active, whole, part * 128, p);
+#pragma unroll
+        for (int n = 0; n < 16; n++) {
+          u32 bias = *(const u32*)(up_b + part * 128 + n * 8 + (p.lane & 3) * 2);
+#pragma unroll
+          for (int i = 0; i < 2; i++) pairs[n][i] = pack(u[n][2 * i] + low_of(bias), u[n][2 * i + 1] + high_of(bias));
+        }
+        activate(pairs, stages, inner + begin * INNER + part * 128, active + begin * INNER + part * 128, rows, p);
         wait_turn(p.group);
-        begin_tiles<0, 2>(c, stages + own, later, p.lane);
+        begin_tiles(c, stages + own, later, part & 1);
         if (part == INNER / 128 - 1) break;
         // The next columns follow at once.
-        begin_tiles<0>(u, x_tiles + own, ring, p.lane, [&] {
+        begin_tiles(u, x_tiles + own, ring, part & 1 ^ 1, p.lane, [&](int under_way) {
           done<2>();
-          release_last(later, SLOTS, p.lane);
+          release_some(later, 2 * under_way, 2, p.lane);
         });
         pass_turn(p.group);
       }
       end_tiles(c);
       pass_turn(p.group);
-      if (p.leads) taken();
       ask(biases, layer.down_b, layer.down_b + 64, p.lane);
       ask(other, layer.down_b + 128, layer.down_b + 192, p.lane);
       sync_both();  // the other group has done with the last weights, too
