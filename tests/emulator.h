@@ -92,8 +92,9 @@ static inline void fetched() {
   fetching.assign(1, {});
 }
 static inline void mark() { fetching.emplace_back(); }
-static inline void fetched_but_last() {
-  for (size_t i = 0; i + 2 < fetching.size(); i++) do_all(fetching[i]);
+template <int LATE>
+static inline void fetched_but() {
+  for (size_t i = 0; i + 1 + LATE < fetching.size(); i++) do_all(fetching[i]);
 }
 static inline void put16(void* to, uint4 x, bool there) {
   if (there) memcpy(to, &x, 16);
@@ -196,11 +197,13 @@ static inline void come_to(void* gate, int) {
     own.opened++;
   }
 }
-static inline u32 shown(u32 x, int lane) {
+template <class T>
+static inline T shown(T x, int lane) {
   u32(*box)[8] = own_box();
-  box[own_lane()][0] = x;
+  memcpy(&box[own_lane()][0], &x, 4);
   __syncwarp();
-  u32 other = box[lane][0];
+  T other;
+  memcpy(&other, &box[lane][0], 4);
   __syncwarp();
   return other;
 }

@@ -235,7 +235,7 @@ def test_norm(
     place.check(mean, summed.mean(1), roundings=0)
     place.check(rstd, (summed.var(1, correction=0) + eps).rsqrt(), roundings=0)
 
-    sums = torch.full((norms.programs(tokens, width), 3, width), torch.nan, device=place.device)
+    sums = torch.full((norms.lines_of(branch), 3, width), torch.nan, device=place.device)
     assert len(sums) <= most
     back = torch.full_like(branch, torch.nan)
     norms.add_norm_backward(gradient, branch, mean, rstd, gamma, drop, back, sums, length=length)
@@ -259,7 +259,7 @@ def test_norm_drops_what_the_plain_path_drops(rate: float, site: int, width: int
     assert torch.equal((branch != 0).cpu(), want)
     gradient = HERE.numbers(texts * length, width, seed=0)
     back = torch.empty_like(branch)
-    sums = torch.empty(norms.programs(len(branch), width), 3, width, device=HERE.device)
+    sums = torch.empty(norms.lines_of(branch), 3, width, device=HERE.device)
     norms.add_norm_backward(gradient, branch, mean, rstd, gamma, drop, back, sums, length=length)
     assert torch.equal(((back != 0) | (branch == 0)).cpu(), want | (branch == 0).cpu())
     assert int((back != 0).sum()) > 0.9 * int(want.sum())

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 from emulated import compiler, emulate, needs_compiler
-from kernel_truth import Place, exact, leaf, mask_at
+from kernel_truth import Place, exact, leaf, mask_at, off
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm
 
 from electra.kernels import attention, feed, narrow, native, wide
+from electra.kernels import norm as norms
 from electra.kernels.attention import attend, attend_backward
 from electra.kernels.hashing import Drop, drop_at
 from electra.kernels.layer import Block
@@ -25,6 +26,7 @@ from electra.kernels.native import Kernel
 PLACE = Place("cuda", torch.bfloat16) if torch.cuda.is_available() else Place("cpu", torch.bfloat16)
 KERNELS = (
     attention.FORWARD, attention.BACKWARD, narrow.FORWARD, narrow.BACKWARD, feed.UP, feed.DOWN, wide.FORWARD,
+    norms.BACKWARD,
 )  # fmt: skip
 ROUNDING = 2.0**-8
 
@@ -290,6 +292,48 @@ def test_products_with_the_gelu(
     near(sums.sum(0), given.grad.sum(0), roundings=1)
 
 
+@pytest.mark.parametrize(
+    ("texts", "length", "rate", "blocks"),
+    [
+        (5, 107, 0.1, 1),  # more rows of a warp than it knows at once
+        (3, 61, 0.3, 2),  # the last warps have one row, or none
+        (2, 37, 0.0, 132),
+        (1, 1, 0.5, 132),
+    ],
+)
+def test_norm_on_its_way_back(
+    texts: int, length: int, rate: float, blocks: int, runs: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native.can_run(PLACE.numbers(1, 256, seed=0), norms.BACKWARD):
+        pytest.skip("for Hopper GPUs")
+    monkeypatch.setattr(native, "processors", lambda device: blocks)
+    tokens, site, eps = texts * length, 7, 1e-6
+    drop = drop_at(PLACE.keys(texts), rate, site)
+    room = PLACE.numbers(tokens + 1, 256, seed=1, scale=1.5) + 2  # a row more, which is nobody's
+    summed, after = room[:-1], room[-1].clone()
+    gradient = PLACE.numbers(tokens * 256 + 1, seed=2)[1:].view(tokens, 256)  # neither where kernels can fetch it
+    gamma = PLACE.numbers(257, seed=3, scale=0.3).float()[1:] + 1
+    x, g, b = leaf(summed), leaf(gamma), leaf(torch.zeros(256))
+    layer_norm(x, (256,), g, b, eps).backward(exact(gradient))
+    assert x.grad is not None and g.grad is not None and b.grad is not None
+    want = x.grad
+    if drop.keys_B is not None:
+        want = want * mask_at(drop.keys_B, site, length, 256, rate).view(tokens, 256) / (1 - rate)
+    mean = exact(summed).mean(1).float().to(PLACE.device)
+    rstd = (exact(summed).var(1, correction=0) + eps).rsqrt().float().to(PLACE.device)
+
+    got = torch.full_like(room, torch.nan)
+    sums = torch.full((norms.lines_of(summed), 3, 256), torch.nan, device=PLACE.device)
+    assert len(sums) == min(blocks, -(-tokens // 32))
+    norms.add_norm_backward(gradient, summed, mean, rstd, gamma, drop, got[:-1], sums, length=length)
+    near(summed, x.grad, roundings=1)
+    near(got[:-1], want, roundings=1)
+    assert torch.equal(room[-1], after) and got[-1].isnan().all()
+    assert torch.equal((got[:-1] == 0).cpu(), want == 0)
+    for total, true in zip(sums.sum(0), (g.grad, b.grad, want.sum(0)), strict=True):
+        assert off(total, true) < 1e-5
+
+
 def test_only_what_the_kernels_know_takes_them() -> None:
     x = torch.empty(64, 128, 64, dtype=torch.bfloat16)
     assert not narrow.fits(x, heads=1, inner=256) and not native.can_run(x, narrow.FORWARD)  # no GPU's
@@ -320,7 +364,7 @@ def test_kernels_compile_into_registers(kernel: Kernel, tmp_path: Path) -> None:
 
 @needs_compiler
 @pytest.mark.skipif(sys.platform != "linux" or torch.cuda.is_available(), reason="of the emulated kernels, on Linux")
-@pytest.mark.parametrize("kernels", ["attention", "narrow", "feed", "wide"])
+@pytest.mark.parametrize("kernels", ["attention", "narrow", "feed", "wide", "norm"])
 def test_no_thread_reads_what_another_writes_at_the_same_time(kernels: str) -> None:
     """Under the compiler's race detector, which must not load late and knows some thousand threads: in processes."""
     library = subprocess.run(

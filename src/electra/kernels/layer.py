@@ -155,7 +155,7 @@ def make_lines(like: Tensor, layers: int, texts: int, tokens: int, inner: int, *
     def room(lines: int, columns: int) -> Tensor:
         return torch.empty(layers, lines, columns, dtype=torch.float32, device=like.device)
 
-    norm = texts if fused else norms.programs(tokens, width)
+    norm = texts if fused else norms.lines_of(like.view(tokens, width))
     up = texts if fused else lines_of(like.view(tokens, width), inner)
     return Lines(room(norm, 3 * width), room(norm, 3 * width), room(up, inner), room(texts, 3 * width))
 

@@ -1,5 +1,8 @@
 """Dropout, residual and LayerNorm in one pass, forward and backward.
 
+On Hopper the way back of width 256 has a kernel in CUDA: few blocks, each with all the rows on their way that it can
+hold, leave few lines of sums to add up. Other widths and types take the one in Triton.
+
 Shapes: T tokens, L length of a text, D width, R rows of a program, C the power of two that holds a row, P programs.
 """
 
@@ -10,12 +13,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from electra.kernels import native
 from electra.kernels.hashing import Drop, kept, row_words
+from electra.kernels.native import Kernel, aligned, launch
 
 TILE = 4096
 """Elements that a program of the way there holds."""
 TILE_BACK, MOST_PROGRAMS = 1024, 1024
 """The same on the way back, one warp a program: sums over rows cost most where warps must share them."""
+WIDTH, WARPS, ROWS, AHEAD = 256, 16, 2, 4
+"""What the kernel in CUDA knows: the width, a block's warps, the rows of one at a time, and how many times as many it
+fetches ahead."""
+BACKWARD = Kernel("norm_backward", ("norm",), WARPS * AHEAD * ROWS * 4 * WIDTH, threads=32 * WARPS, together=1)
 
 
 @triton.jit(do_not_specialize=["site"])
@@ -102,8 +111,11 @@ def add_norm(
     return mean_T, rstd_T
 
 
-def programs(tokens: int, width: int) -> int:
+def lines_of(like_TD: Tensor) -> int:
     """How many lines of sums `add_norm_backward` writes."""
+    tokens, width = like_TD.shape
+    if _fits(like_TD):
+        return min(native.processors(like_TD.device), -(-tokens // (WARPS * ROWS)))
     rows, _ = tile(width, TILE_BACK)
     lines: int = triton.cdiv(tokens, rows * _steps(tokens, rows))
     return lines
@@ -118,6 +130,12 @@ def add_norm_backward(
     `sums_P3D` gets, line by line, what adds up to the gradients of gamma, beta, and the bias of the branch.
     """
     tokens, width = summed_TD.shape
+    if _fits(summed_TD):
+        launch(
+            BACKWARD, len(sums_P3D), aligned(gradient_TD), summed_TD, branch_TD, sums_P3D, mean_T, rstd_T, gamma_D,
+            drop.keys_B, drop.site, tokens, length, drop.threshold, drop.grow,
+        )  # fmt: skip
+        return
     rows, block = tile(width, TILE_BACK)
     keys = summed_TD if drop.keys_B is None else drop.keys_B
     _norm_backward[(len(sums_P3D),)](
@@ -131,6 +149,10 @@ def tile(width: int, elements: int) -> tuple[int, int]:
     """Rows of a program that holds so many elements, and the power of two that holds a row."""
     block = triton.next_power_of_2(width)
     return max(1, elements // block), block
+
+
+def _fits(like_TD: Tensor) -> bool:
+    return like_TD.shape[1] == WIDTH and native.can_run(like_TD, BACKWARD)
 
 
 def _steps(tokens: int, rows: int) -> int:

@@ -184,7 +184,7 @@ narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, flo
       if (s.half == 0 && (lane & 3) == 0 && s.row + 8 * i < length) level[begin + s.row + 8 * i] = higher + log2f(all);
     }
     put_rows(own, q_tile, (char*)(mixed + begin * WIDTH), WIDTH * 2, length, s);
-    fetched_but_last();
+    fetched_but<1>();
     seen_by_engines();
     __syncthreads();  // the other weights are there
     take_rows(part, q_tile, s);

@@ -150,7 +150,7 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
     norm_drop_back(own, branch, given, held, held + ROWS, gammas, drops, word, columns, threshold, grow, places,
                    parts2 + s.band * 192, s);
     put_rows(branch, first_stage, (char*)(d_down + begin * WIDTH), WIDTH * 2, length, s);
-    fetched_but_last();
+    fetched_but<1>();
     seen_by_engines();
     __syncthreads();
     take_rows(part, first_stage, s);

@@ -22,8 +22,6 @@ template <int COUNT>
 INLINE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 template <int COUNT>
 INLINE void get_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
-// What another lane of the warp has.
-INLINE u32 shown(u32 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 INLINE int own_number() {
   int number;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(number));

@@ -18,9 +18,13 @@ INLINE void fetch(u32 to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
 INLINE void fetched() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-// What is fetched after a mark need not be there for what was fetched before the mark to be: of two, the last may be late.
+// What is fetched after a mark need not be there for what was fetched before the mark to be: of what lies between marks,
+// the last ones may be late.
 INLINE void mark() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-INLINE void fetched_but_last() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+template <int LATE>
+INLINE void fetched_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(LATE) : "memory");
+}
 
 INLINE void read4(u32 r[4], u32 from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -51,6 +55,11 @@ INLINE void multiply(float c[4], const u32 a[4], u32 b0, u32 b1) {
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 INLINE float swap(float x, int lanes) { return __shfl_xor_sync(0xffffffffu, x, lanes); }
+// What another lane of the warp has.
+template <class T>
+INLINE T shown(T x, int lane) {
+  return __shfl_sync(0xffffffffu, x, lane);
+}
 INLINE float power2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -67,13 +76,14 @@ INLINE float low_of(u32 word) { return __uint_as_float(word << 16); }
 INLINE float high_of(u32 word) { return __uint_as_float(word & 0xffff0000u); }
 #endif
 
-INLINE u32 mix(u32 x) {
-  x ^= x >> 16;
+// `mix` in three steps: the first of x ^ y is that of x ^ that of y.
+INLINE u32 fold(u32 x) { return x ^ (x >> 16); }
+INLINE u32 stir(u32 x) {
   x *= 0x7FEB352Du;
   x ^= x >> 15;
-  x *= 0x846CA68Bu;
-  return x ^ (x >> 16);
+  return x * 0x846CA68Bu;
 }
+INLINE u32 mix(u32 x) { return fold(stir(fold(x))); }
 INLINE u32 row_word(u32 key, u32 site, u32 row) { return mix((mix(key ^ site) + 0x9E3779B9u) ^ mix(row)); }
 
 // Where 16 bytes of a row lie in a tile of 64 columns: turned about by the row, so that no eight rows meet in a bank.
