@@ -18,8 +18,6 @@ typedef unsigned short u16;
 #define INLINE static inline
 #define INLINE_IN inline
 #define KERNEL(threads, blocks) static void
-#define NEIGHBOURS 1  // a block is alone
-#define KERNEL_OF_NEIGHBOURS(threads) static void
 #define SHARED(name) char* name = block->memory
 
 struct uint4 { u32 x, y, z, w; };
@@ -190,7 +188,7 @@ static inline void make_gate(void* gate, int count = 1) {
   gate_at(gate).expected = 0;
   gate_at(gate).count = gate_at(gate).missing = count;
 }
-static inline void come_to(void* gate, int) {
+static inline void come(void* gate) {
   Block::Gate& own = gate_at(gate);
   if (--own.missing == 0) {
     own.missing = own.count;
@@ -212,8 +210,6 @@ template <int COUNT>
 static inline void give_registers() {}
 template <int COUNT>
 static inline void get_registers() {}
-static inline int own_number() { return 0; }
-static inline void sync_neighbours() {}
 static inline void sync_both() { block->both->arrive_and_wait(); }
 static inline void wait_turn(int group) { block->turns[group]->arrive_and_wait(); }
 static inline void pass_turn(int group) { (void)block->turns[1 - group]->arrive(); }
@@ -252,9 +248,6 @@ static inline void bring(char* to, const Map& map, int text, int row, int column
   std::lock_guard<std::mutex> held(own.alone);
   if (later()) own.coming.push_back(copy);
   else copy();
-}
-static inline void bring_all(char* to, const Map& map, int row, int column, void* gate) {
-  bring(to, map, 0, row, column, gate);
 }
 static inline void expect_box(const Map&, int, int) {}
 static inline void expect_line(const void*) {}

@@ -26,8 +26,6 @@ AT_ONCE = MOST_LAYERS
 """Layers of a launch."""
 FEWEST_TOKENS = 12_500
 """Each time that all multiprocessors take a text; with fewer, the pieces waste less."""
-NEIGHBOURS = 2
-"""Blocks that share what streams past."""
 FORWARD = Kernel("wide_forward", ("group", "heads", "ring", "wide"), 14 * TILE + 192 + 512 + 2048, threads=384, together=1)
 
 
@@ -63,7 +61,7 @@ def run_layers(
         keys = next((drop.keys_B for drop in drops[0] if drop.keys_B is not None), None)
         rates = (drops[0][0].threshold, drops[0][0].grow, drops[0][1].threshold, drops[0][1].grow)
         launch(
-            FORWARD, -(-texts // NEIGHBOURS) * NEIGHBOURS, told, len(held), _rows(given, length),
+            FORWARD, texts, told, len(held), _rows(given, length),
             _rows(qkv[group], length), _rows(mixed[group], length), sums[0][group], y[group],
             inner[group], active[group], sums[1][group], z[group], level[group],
             *(mean[group] for mean in means), lengths_B, keys, texts, length, HEAD**-0.5, *rates, eps,

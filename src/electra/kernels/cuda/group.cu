@@ -18,6 +18,7 @@ INLINE void make_gate(void* gate, int count = 1) {
 INLINE void expect(void* gate, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(place_of(gate)), "r"(bytes) : "memory");
 }
+INLINE void come(void* gate) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(place_of(gate)) : "memory"); }
 INLINE void wait_at(void* gate, int turn) {
   asm volatile(
       "{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra again;\n}\n" ::"r"(
@@ -51,6 +52,11 @@ INLINE void write4(u32 to, const u32 r[4]) {
 }
 // The four warps of a group wait for each other.
 INLINE void sync_group(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
+// So many registers for each thread of a group, out of those that it gives back, or gets from those that did.
+template <int COUNT>
+INLINE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+template <int COUNT>
+INLINE void get_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 // What was written into shared memory is seen by the products' and the copies' own engines.
 INLINE void seen_by_engines() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Nothing of `c` is moved across: the engine writes it, and the compiler does not see when.
@@ -77,11 +83,10 @@ INLINE void done() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LATER) : "memory");
 }
 // Where a product finds a tile: rows of 128 bytes, eight of them 1024 bytes from the next, turned about in units of 16
-// bytes. `stripe` is how many bytes further the next 64 columns lie, where they are outputs. Sixteen bytes are a one. A
-// place's upper bits say which of neighbouring blocks it is in, and are none of the product's business.
+// bytes. `stripe` is how many bytes further the next 64 columns lie, where they are outputs. Sixteen bytes are a one.
 typedef unsigned long long Tile;
 INLINE Tile tile_of(u32 place, int stripe) {
-  return (Tile)((place & 0x3ffff) >> 4) | (Tile)(stripe >> 4) << 16 | 64ull << 32 | 1ull << 62;
+  return (Tile)(place >> 4) | (Tile)(stripe >> 4) << 16 | 64ull << 32 | 1ull << 62;
 }
 INLINE Tile tile_at(const char* p, int stripe) { return tile_of(place_of(p), stripe); }
 

@@ -1,6 +1,5 @@
 // Weights that stream past a block of two groups of warps on Hopper, each with 64 rows of a text: one thread has boxes
-// come into slots, four of them in turn, as fast as both groups have done with what was there. Blocks next to each other
-// need the same, so each brings half of a slot for all of them.
+// come into slots, four of them in turn, as fast as both groups have done with what was there.
 
 #define SLOT 16384  // bytes: two boxes of 64 rows
 #define SLOTS 4
@@ -11,41 +10,8 @@
 #define INNER 1024
 
 #ifndef EMULATED
-#define NEIGHBOURS 2
-#define KERNEL_OF_NEIGHBOURS(threads) \
-  extern "C" __global__ void __cluster_dims__(NEIGHBOURS, 1, 1) __launch_bounds__(threads, 1)
-
 // What is the same in all threads of a warp, and is known to be.
 INLINE int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
-// So many registers for each thread of a group, out of those that it gives back, or gets from those that did.
-template <int COUNT>
-INLINE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
-template <int COUNT>
-INLINE void get_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
-INLINE int own_number() {
-  int number;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(number));
-  return number;
-}
-INLINE void sync_neighbours() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-// Come to a gate of the neighbour of that number, which may be this block.
-INLINE void come_to(void* gate, int neighbour) {
-  asm volatile(
-      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(place_of(gate)),
-      "r"(neighbour)
-      : "memory");
-}
-// A box for all neighbours, at the same place in each.
-INLINE void bring_all(char* to, const Map& map, int row, int column, void* gate) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(place_of(to)),
-      "l"(&map), "r"(column), "r"(row), "r"(0), "r"(place_of(gate)), "h"((u16)((1 << NEIGHBOURS) - 1))
-      : "memory");
-}
 // A box that somebody will soon bring, and what lies at an address, on their way into the cache that all share.
 INLINE void expect_box(const Map& map, int row, int column) {
   asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(&map), "r"(column), "r"(row), "r"(0)
@@ -70,36 +36,34 @@ struct Ring {
 INLINE void make_ring(const Ring& ring) {
   for (int i = 0; i < SLOTS; i++) {
     make_gate(ring.full(i));
-    make_gate(ring.empty(i), WORKERS / 32 * NEIGHBOURS);
+    make_gate(ring.empty(i), WORKERS / 32);
   }
 }
 // The next two boxes of a weight, once the slot has been emptied that `turn`; `number` slots were filled before.
-INLINE void fill(const Ring& ring, int& number, int turn, const Map& map, int row0, int column0, int row1, int column1) {
+INLINE void fill(const Ring& ring, int& number, int turn, const Map& map, int row0, int row1, int column) {
   int i = number++ % SLOTS;
   wait_at(ring.empty(i), turn);
   expect(ring.full(i), SLOT);
-  for (int half = 0; half < 2; half++)
-    if (NEIGHBOURS == 1 || own_number() == half)
-      bring_all(ring.slot(i) + half * HALF, map, half ? row1 : row0, half ? column1 : column0, ring.full(i));
+  for (int half = 0; half < 2; half++) bring(ring.slot(i) + half * HALF, map, 0, half ? row1 : row0, column, ring.full(i));
 }
 // A warp has done with a slot.
 INLINE void release(const Ring& ring, int i, int lane) {
   __syncwarp();
-  if (lane < NEIGHBOURS) come_to(ring.empty(i), lane);
+  if (lane == 0) come(ring.empty(i));
 }
 
 // Where a group and a thread of it are.
 struct Place {
   int group, lane, first, row;  // the first row of the warp's, and the thread's first
-  bool leads;                   // and the text is there
+  bool leads;
 };
-INLINE Place place_in(bool there) {
+INLINE Place own_place() {
   Place p;
   p.group = threadIdx.x / GROUP;
   p.lane = anew(threadIdx.x & 31);
   p.first = anew(threadIdx.x / 32 * 16);
   p.row = p.first + p.lane / 4;
-  p.leads = threadIdx.x % GROUP == 0 && there;
+  p.leads = threadIdx.x % GROUP == 0;
   return p;
 }
 

@@ -48,7 +48,7 @@ INLINE void stream(const Layers& layers, int count, const Ring& ring, const Ring
     const Layer& layer = layers.of[number];
     if (number + 1 < count) expect_layer(layers.of[number + 1]);
     auto next = [&](const Map& map, int row0, int row1, int column) {
-      fill(ring, filled, filled / SLOTS & 1 ^ 1, map, row0, column, row1, column);
+      fill(ring, filled, filled / SLOTS & 1 ^ 1, map, row0, row1, column);
     };
     // Of two heads the queries, then of each the keys and values.
 #pragma unroll 1
@@ -66,7 +66,7 @@ INLINE void stream(const Layers& layers, int count, const Ring& ring, const Ring
 #pragma unroll 1
       for (int i = 0; i < 4; i++) {
         int row = (i & 1) * 128, column = part + i / 2 * 64;
-        fill(later, lent, lent / SLOTS & 1, layer.down, row, column, row + 64, column);
+        fill(later, lent, lent / SLOTS & 1, layer.down, row, row + 64, column);
       }
     }
   }
@@ -149,17 +149,8 @@ INLINE void drop_add_norm(const char* branch, char* tiles, const Norm& norm, con
   }
 }
 
-// 128 columns of the group's rows, rounded, through two tiles to memory; then through the GELU, and so again, which
-// stays in the tiles.
-INLINE void copy_out(const char* tiles, u16* to, int rows, const Place& p) {
-  const char* here = tiles + p.lane / 8 % 2 * TILE;
-  int chunk = p.lane & 7, column = p.lane % 16 * 8, row0 = p.first + p.lane / 16;
-  uint4 x[8];
-#pragma unroll
-  for (int r = 0; r < 8; r++) x[r] = *(const uint4*)(here + at(row0 + 2 * r, chunk));
-#pragma unroll
-  for (int r = 0; r < 8; r++) put16(to + (row0 + 2 * r) * INNER + column, x[r], row0 + 2 * r < rows);
-}
+// 128 columns of the group's rows, rounded: through two tiles to memory, then through the GELU, which stays there, and
+// again to memory. Each warp has its own rows; the next ones are read while four are worked on.
 INLINE void activate(const u32 (&given)[16][2], char* tiles, u16* inner, u16* active, int rows, const Place& p) {
   sync_group(p.group);  // all have done with what lay there
   write_pairs(given, tiles, p.first, p.lane);
@@ -192,7 +183,7 @@ INLINE void activate(const u32 (&given)[16][2], char* tiles, u16* inner, u16* ac
   sync_group(p.group);
 }
 
-KERNEL_OF_NEIGHBOURS(THREADS)
+KERNEL(THREADS, 1)
 wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16* y, u16* inner, u16* active, u16* sum2,
              u16* z, float* level, float* mean1, float* rstd1, float* mean2, float* rstd2, const int* lengths,
              const int* keys, int texts, int length, float scale, int attention_threshold, float attention_grow,
@@ -209,7 +200,6 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
   u16* up_b = (u16*)(columns + WIDTH / 2);
 
   int thread = threadIdx.x, group = uniform(thread / GROUP), text = blockIdx.x;
-  bool there = text < texts;
   if (thread == 0) {
     make_ring(ring);
     make_ring(later);
@@ -217,22 +207,21 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
   }
   if (thread < WIDTH / 2) columns[thread] = mix(thread);
   __syncthreads();
-  sync_neighbours();
 
   if (group == 2) {
     give_registers<24>();
     if (thread == WORKERS) {
       expect(x_gate, 4 * TILE);
       for (int i = 0; i < 8; i++)
-        bring(x_tiles + i / 2 * TILE + (i & 1) * HALF, x, there ? text : 0, (i & 1) * 64, i / 2 * 64, x_gate);
+        bring(x_tiles + i / 2 * TILE + (i & 1) * HALF, x, text, (i & 1) * 64, i / 2 * 64, x_gate);
       stream(layers, count, ring, later);
     }
     __syncwarp();
   } else {
     get_registers<240>();
-    Place p = place_in(there);
-    int visible = lengths && there ? lengths[text] : length, rows = there ? length : 0;
-    u32 key = (attention_drops || drops) && there ? (u32)keys[text] : 0;
+    Place p = own_place();
+    int visible = lengths ? lengths[text] : length;
+    u32 key = attention_drops || drops ? (u32)keys[text] : 0;
     if (!attention_drops) attention_threshold = 0, attention_grow = 1;
     if (!drops) threshold = 0, grow = 1;
     int own = p.group * HALF;
@@ -292,7 +281,7 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
             total[i] = fmaxf(sum_quad(total[i]), 1e-30f);
             share[i] = attention_grow / total[i];
             int row = p.row + 8 * i;
-            if ((p.lane & 3) == 0 && row < rows)
+            if ((p.lane & 3) == 0 && row < length)
               level[((long)whole * HEADS + head) * length + row] = top[i] + log2f(total[i]);
           }
           if (p.leads) taken();
@@ -329,7 +318,7 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
       write_biased(c[1], other, mixed_tiles + 2 * TILE, p.first, p.lane);
       __syncwarp();
       drop_add_norm(mixed_tiles, x_tiles, norm, columns, key, layer.sites[1], threshold, grow, eps,
-                    sum1 + begin * WIDTH, y + begin * WIDTH, mean1 + begin, rstd1 + begin, rows, p);
+                    sum1 + begin * WIDTH, y + begin * WIDTH, mean1 + begin, rstd1 + begin, length, p);
       release_some(later, 0, SLOTS, p.lane);  // their places are free for weights
       seen_by_engines();
       sync_group(p.group);
@@ -349,7 +338,7 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
 #pragma unroll
           for (int i = 0; i < 2; i++) pairs[n][i] = pack(u[n][2 * i] + low_of(bias), u[n][2 * i + 1] + high_of(bias));
         }
-        activate(pairs, stages, inner + begin * INNER + part * 128, active + begin * INNER + part * 128, rows, p);
+        activate(pairs, stages, inner + begin * INNER + part * 128, active + begin * INNER + part * 128, length, p);
         wait_turn(p.group);
         begin_tiles(c, stages + own, later, part & 1);
         if (part == INNER / 128 - 1) break;
@@ -370,12 +359,11 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
       write_biased(c[1], other, mixed_tiles + 2 * TILE, p.first, p.lane);
       __syncwarp();
       drop_add_norm(mixed_tiles, x_tiles, norm, columns, key, layer.sites[2], threshold, grow, eps,
-                    sum2 + begin * WIDTH, z + begin * WIDTH, mean2 + begin, rstd2 + begin, rows, p);
+                    sum2 + begin * WIDTH, z + begin * WIDTH, mean2 + begin, rstd2 + begin, length, p);
       seen_by_engines();
       sync_group(p.group);
     }
     if (p.leads) arrived();
   }
   __syncthreads();
-  sync_neighbours();
 }
