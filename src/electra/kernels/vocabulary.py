@@ -164,10 +164,23 @@ class _Predict(torch.autograd.Function):
             d_logits_MW = out_MW
         if d_logits_MW is None or lines_PW is None:
             return None, None, None, None, None, None
-        table_kind, bias_kind = ctx.kinds
-        d_bias_V = sum_lines(lines_PW[None, :, : ctx.entries], bias_kind)[0]
-        d_table_VE = (d_logits_MW.t() @ x_ME)[: ctx.entries].to(table_kind)
+        d_table_VE, d_bias_V = _weights_back(d_logits_MW, x_ME, lines_PW, ctx.entries, ctx.kinds)
         return d_logits_MW @ table_WE, d_table_VE, d_bias_V, None, None, None
+
+
+def _weights_back(
+    d_logits_MW: Tensor, x_ME: Tensor, lines_PW: Tensor, entries: int, kinds: tuple[torch.dtype, torch.dtype]
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the table's and the bias's own entries, in their types."""
+    d_bias_V = sum_lines(lines_PW[None, :, :entries], kinds[1])[0]
+    return _product(d_logits_MW.t(), x_ME, kinds[0])[:entries], d_bias_V
+
+
+def _product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    # Only a GPU's products know another type than their factors', and of these only fp32.
+    if left.device.type == "cuda" and dtype == torch.float32 and left.dtype in (torch.bfloat16, torch.float16):
+        return torch.mm(left, right, out_dtype=dtype)
+    return (left @ right).to(dtype)
 
 
 @torch.compiler.disable
