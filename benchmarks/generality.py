@@ -84,7 +84,7 @@ def bare_step(config: Config, rows: Tensor) -> Callable[[], Tensor]:
         gold = batch.ids_BL.gather(1, slots.positions_BS).flatten().long()
         hidden = gather_slots(hidden, slots.positions_BS)
         table = model.embeddings.token.weight
-        _, nll, sampled = foretell(model.generator_head, hidden, table, gold, slot_keys(batch, slots))
+        _, nll, sampled = foretell(model.generator_head, hidden, table, gold, slot_keys(batch, slots), logits=False)
         assert sampled is not None
         official = config.masking.policy == "official"
         seen = replace(batch, slots, sampled.view(slots.used_BS.shape), official=official)

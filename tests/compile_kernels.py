@@ -106,6 +106,7 @@ def main() -> None:
     from electra.batches.sequences import unpack
     from electra.bench.ours import SPECIALS, random_rows
     from electra.config.load import load
+    from electra.kernels import judge as judging
     from electra.kernels import native
     from electra.kernels.adamw import Groups, adamw
     from electra.kernels.hashing import mix_words
@@ -121,6 +122,9 @@ def main() -> None:
     for place in (encoder.Encoder, layers.Embeddings, heads.DetectionHead, heads.MaskedHead):
         place.fused = True
     native.can_run = lambda like, kernel: False  # those in CUDA: `test_kernels_native`
+    judging.fits = lambda x: TARGET.arch == 90 and x.shape[1] == 128
+    judging.block_totals = lambda x, table, bias: torch.zeros(len(x), len(table) // 128)
+    judging.go_back = lambda x, table, *_: (x.new_zeros(len(x), len(table)), x, torch.zeros(2, len(table)))
     rng.mix_on_gpu = mix_words
     config = load(sys.argv[2], overrides=[*sys.argv[3:], "model.layers=1", "model.vocab_size=2048"])
     model = electra.build_model(config)

@@ -119,6 +119,23 @@ def without_specials(weights: Tensor) -> Tensor:
     return weights
 
 
+@pytest.mark.parametrize(
+    ("kind", "temperature"), [("transformer", 1.0), ("transformer", 2.0), ("two-tower", 1.0), ("unigram", 1.0)]
+)
+def test_logits_are_for_those_who_ask(kind: str, temperature: float) -> None:
+    config = config_of(kind, width=0.5, temperature=temperature)
+    model, batch = cast(Electra, build_model(config)), unpack(ragged_rows(4))
+    slots = build_objective(config, SPECIALS, counts=text_counts).plan(batch)
+    proposer = build_proposer(config, SPECIALS, text_counts)
+    asked = proposer.propose(model, batch, slots, dropout=False)
+    without = proposer.propose(model, batch, slots, dropout=False, logits=False)
+    assert torch.equal(without.nll_M, asked.nll_M) and torch.equal(without.sampled_M, asked.sampled_M)
+    assert torch.equal(asked.best_M, asked.logp_MV.argmax(1)) and without.logits_MV is None
+    for look in (lambda: without.logp_MV, lambda: without.best_M):
+        with pytest.raises(AssertionError):
+            look()
+
+
 @pytest.mark.parametrize("kind", ["unigram", "uniform"])
 @pytest.mark.parametrize(
     ("temperature", "disallow"), [(1.0, False), (2.0, False), (0.5, False), (1.0, True), (3.0, True)]

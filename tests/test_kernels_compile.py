@@ -21,7 +21,7 @@ SHARED_MEMORY = {86: 99 * 1024, 90: 227 * 1024}
         (
             90,
             ("small",),
-            {"_attention_backward", "_down_backward", "_adamw", "_vocabulary_backward", "_mix_all"}
+            {"_attention_backward", "_down_backward", "_adamw", "_finish", "_mix_all"}
             | {
                 "_gelu_backward",
                 "_score_forward",
@@ -33,7 +33,7 @@ SHARED_MEMORY = {86: 99 * 1024, 90: 227 * 1024}
             | {"_choose", "_show", "_replace", "_gold_and_keys", "_take_apart", "_sum_used", "_detect"},
         ),
         (90, ("base",), {"_flash_forward", "_flash_backward_keys", "_flash_backward_queries", "_embed_backward"}),
-        (86, ("small",), {"_attention_forward", "_attention_backward", "_down_backward"}),
+        (86, ("small",), {"_attention_forward", "_attention_backward", "_down_backward", "_vocabulary_backward"}),
         (86, ("small", "data.length=256"), {"_flash_backward_keys"}),
         (90, ("small", "data.layout=packed"), {"_flash_forward", "_flash_backward_keys", "_flash_backward_queries"}),
         (90, ("small", "data.length=12"), {"_choose", "_detect"}),  # one slot a text

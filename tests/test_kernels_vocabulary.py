@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from kernel_truth import HERE, Place, everywhere, exact, leaf, off
+from kernel_truth import HERE, Place, everywhere, exact, judge_here, leaf, off
 from scipy.stats import chisquare
 from tiny import signed, unmix
 from torch import Tensor
 
 from electra import rng
-from electra.kernels import vocabulary
+from electra.kernels import judge, vocabulary
 from electra.kernels.hashing import mix_words
 from electra.kernels.vocabulary import BLOCK, predict
 from electra.objective.corrupt import NEVER, sample
@@ -146,6 +146,45 @@ def test_a_table_in_full_precision_of_any_size(place: Place, entries: int) -> No
             place.check(one.grad, wanted.grad, roundings=4)
 
 
+@pytest.mark.parametrize(
+    ("place", "rows", "entries"), everywhere((37, 1100), (5, 128), (70, 200), (4, 33 * BLOCK), half=torch.bfloat16)
+)
+def test_without_logits(place: Place, rows: int, entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same losses, samples and gradients; table and bias have a type of their own or not."""
+    judge_here(monkeypatch)
+    x, gold = place.numbers(rows, 128, seed=1), gold_of(rows, entries).to(place.device)
+    table, bias = place.numbers(entries, 128, seed=2, scale=0.1), place.numbers(entries, seed=3)
+    weights, keys = torch.linspace(-1, 2, rows), keys_of(rows).to(place.device)
+    if not judge.fits(x):
+        pytest.skip("for Hopper GPUs")
+    given = [leaf(tensor) for tensor in (x, table, bias)]
+    logits = given[0] @ given[1].T + given[2]
+    losses = F.cross_entropy(logits, gold.cpu(), reduction="none")
+    (losses * weights).sum().backward()
+    draws = plain_samples(F.pad(logits.detach().float(), (0, -entries % BLOCK), value=NEVER), keys.cpu())
+    for kind in (torch.float32, place.dtype):
+        mine = [x.clone().requires_grad_(), *(one.to(kind, copy=True).requires_grad_() for one in (table, bias))]
+        kept, found, sampled = predict(*mine, gold, keys, never=NEVER, logits=False)
+        assert kept is None and sampled is not None and not sampled.requires_grad
+        assert torch.equal(sampled.cpu(), draws)
+        place.check(found, losses.detach(), roundings=0, single=2e-5)
+        (found * weights.to(place.device)).sum().backward()
+        for one, wanted in zip(mine, given, strict=True):
+            assert one.grad is not None and wanted.grad is not None and one.grad.dtype == one.dtype
+            place.check(one.grad, wanted.grad, roundings=2)
+        with torch.no_grad():
+            _, again, nothing = predict(*mine, gold, None, never=NEVER, logits=False)
+        assert nothing is None and torch.equal(again, found)
+
+
+def test_logits_are_left_out_only_where_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "fits", lambda x: False)
+    given = (HERE.numbers(4, 24, seed=1), HERE.numbers(BLOCK, 24, seed=2), HERE.numbers(BLOCK, seed=3), gold_of(4, 128))
+    _, loss, sampled = predict(*given, keys_of(4), never=NEVER)
+    _, same_loss, same = predict(*given, keys_of(4), never=NEVER, logits=False)
+    assert torch.equal(loss, same_loss) and sampled is not None and same is not None and torch.equal(sampled, same)
+
+
 def plain_samples(logits_MV: Tensor, keys_M: Tensor) -> Tensor:
     return sample(logits_MV.float().log_softmax(1), keys_M)
 
@@ -160,15 +199,20 @@ def test_samples_are_the_plain_ones(blocks: int, spread: float, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("word", [0, 1, 2**32 - 1, 2**32 - 512])
-def test_the_lowest_and_highest_draws_stay_inside(word: int) -> None:
+def test_the_lowest_and_highest_draws_stay_inside(word: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key whose first draw is next to 0 or 1: the first or the last block, never one without weight."""
     key = torch.tensor([signed(unmix(word))], dtype=torch.int32, device=HERE.device)
     vocab, size = 200, 3 * BLOCK  # the last block is empty
+    judge_here(monkeypatch)
     for logits_V in (torch.zeros(vocab), torch.linspace(0, -80, vocab), torch.linspace(-80, 0, vocab)):
         logits = F.pad(logits_V, (0, size - vocab), value=NEVER)[None].to(HERE.dtype).to(HERE.device)
         drawn = int(loss_and_sample(logits, gold_of(1, size), key)[1])
         assert 0 <= drawn < vocab and logits_V.softmax(0)[drawn] > 0
         assert drawn == int(plain_samples(logits, key))
+        nothing, table = torch.zeros_like(logits[:, :128]), logits.new_zeros(size, 128)
+        if judge.fits(nothing):
+            got, _, again = predict(nothing, table, logits[0], gold_of(1, size), key, never=NEVER, logits=False)
+            assert got is None and again is not None and int(again) == drawn
 
 
 def test_samples_follow_the_softmax() -> None:

@@ -5,6 +5,9 @@ Before it one kernel rounds the token table and the bias and fills them up to wh
 A program reads a row as blocks of 128 entries: it finds the loss of the right entry, draws a block by its total, then
 an entry inside that block. The way back leaves the bias gradient's sums behind. The plain twin is in `objective.words`.
 
+Who needs no logits has none in memory where `judge` knows the shapes: it leaves the blocks' totals only, and the logits
+of the one block that was drawn are computed once more.
+
 Shapes: M rows, E embedding size, V vocabulary, W the same in whole blocks, K blocks, T entries of a block, P lines of
 sums.
 """
@@ -18,6 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from electra.kernels import judge
 from electra.kernels.hashing import mix, uniform, word
 from electra.kernels.sums import sum_lines
 
@@ -71,6 +75,34 @@ def _vocabulary_forward(  # type: ignore[no-untyped-def]
         block = _pick(total_K, blocks_K, uniform(mix(key ^ mix(zero))))
         weights_T = tl.exp(tl.load(start + block * T + inside_T).to(tl.float32) - log_total)
         entry = _pick(weights_T, inside_T, uniform(mix(key ^ mix(zero + 1))))
+        tl.store(sampled + row, (block * T + entry).to(tl.int64))
+
+
+@triton.jit
+def _finish(  # type: ignore[no-untyped-def]
+    x, table, bias, totals, gold, keys, loss, level, sampled, blocks,
+    E: tl.constexpr, K: tl.constexpr, T: tl.constexpr, SAMPLE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    inside_E = tl.arange(0, E)
+    blocks_K = tl.arange(0, K)
+    x_E = tl.load(x + row * E + inside_E).to(tl.float32)
+    total_K = tl.load(totals + row * blocks + blocks_K, blocks_K < blocks, float("-inf"))
+    top = tl.max(total_K, 0)
+    log_total = top + tl.log(tl.sum(tl.exp(total_K - top), 0))
+    right = tl.load(gold + row)
+    logit = tl.sum(tl.load(table + right * E + inside_E).to(tl.float32) * x_E, 0) + tl.load(bias + right).to(tl.float32)
+    tl.store(level + row, log_total)
+    tl.store(loss + row, log_total - logit)
+    if SAMPLE:
+        key = word(tl.load(keys + row))
+        zero = tl.zeros([], tl.uint32)
+        block = _pick(tl.exp(total_K - log_total), blocks_K, uniform(mix(key ^ mix(zero))))
+        inside_T = tl.arange(0, T)
+        place_T = block * T + inside_T
+        table_TE = tl.load(table + place_T[:, None] * E + inside_E[None, :]).to(tl.float32)
+        logit_T = tl.sum(table_TE * x_E[None, :], 1) + tl.load(bias + place_T).to(tl.float32)
+        entry = _pick(tl.exp(logit_T - log_total), inside_T, uniform(mix(key ^ mix(zero + 1))))
         tl.store(sampled + row, (block * T + entry).to(tl.int64))
 
 
@@ -164,20 +196,73 @@ class _Predict(torch.autograd.Function):
             d_logits_MW = out_MW
         if d_logits_MW is None or lines_PW is None:
             return None, None, None, None, None, None
-        table_kind, bias_kind = ctx.kinds
-        d_bias_V = sum_lines(lines_PW[None, :, : ctx.entries], bias_kind)[0]
-        d_table_VE = (d_logits_MW.t() @ x_ME)[: ctx.entries].to(table_kind)
+        d_table_VE, d_bias_V = _weights_back(d_logits_MW, x_ME, lines_PW, ctx.entries, ctx.kinds)
         return d_logits_MW @ table_WE, d_table_VE, d_bias_V, None, None, None
+
+
+class _Judge(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x_ME: Tensor, table_VE: Tensor, bias_V: Tensor, gold_M: Tensor, keys_M: Tensor | None, never: float
+    ) -> tuple[Tensor, Tensor]:
+        table_WE, bias_W = fill_up(table_VE, bias_V, x_ME.dtype, never=never)
+        totals_MK = judge.block_totals(x_ME, table_WE, bias_W)
+        rows, blocks = totals_MK.shape
+        loss_M, level_M = torch.empty(2, rows, dtype=torch.float32, device=x_ME.device).unbind()
+        sampled_M = torch.empty(rows, dtype=torch.long, device=x_ME.device)
+        _finish[(rows,)](
+            x_ME, table_WE, bias_W, totals_MK, gold_M, gold_M if keys_M is None else keys_M, loss_M, level_M,
+            sampled_M, blocks,
+            E=x_ME.shape[1], K=triton.next_power_of_2(blocks), T=BLOCK, SAMPLE=keys_M is not None, num_warps=WARPS,
+        )  # fmt: skip
+        ctx.entries, ctx.kinds = len(table_VE), (table_VE.dtype, bias_V.dtype)
+        ctx.save_for_backward(x_ME, table_WE, bias_W, gold_M, level_M)
+        ctx.mark_non_differentiable(sampled_M)
+        ctx.set_materialize_grads(False)
+        return loss_M, sampled_M
+
+    @staticmethod
+    def backward(ctx: Any, d_loss_M: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        if d_loss_M is None:
+            return None, None, None, None, None, None
+        x_ME, table_WE, bias_W, gold_M, level_M = ctx.saved_tensors
+        given = (x_ME, table_WE, bias_W, gold_M, level_M, d_loss_M.contiguous())
+        d_logits_MW, d_x_ME, lines_PW = judge.go_back(*given)
+        d_table_VE, d_bias_V = _weights_back(d_logits_MW, x_ME, lines_PW, ctx.entries, ctx.kinds)
+        return d_x_ME, d_table_VE, d_bias_V, None, None, None
+
+
+def _weights_back(
+    d_logits_MW: Tensor, x_ME: Tensor, lines_PW: Tensor, entries: int, kinds: tuple[torch.dtype, torch.dtype]
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the table's and the bias's own entries, in their types."""
+    d_bias_V = sum_lines(lines_PW[None, :, :entries], kinds[1])[0]
+    return _product(d_logits_MW.t(), x_ME, kinds[0])[:entries], d_bias_V
+
+
+def _product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    # Only a GPU's products know another type than their factors', and of these only fp32.
+    if left.device.type == "cuda" and dtype == torch.float32 and left.dtype in (torch.bfloat16, torch.float16):
+        return torch.mm(left, right, out_dtype=dtype)
+    return (left @ right).to(dtype)
 
 
 @torch.compiler.disable
 def predict(
-    x_ME: Tensor, table_VE: Tensor, bias_V: Tensor, gold_M: Tensor, keys_M: Tensor | None, *, never: float
-) -> tuple[Tensor, Tensor, Tensor | None]:
+    x_ME: Tensor, table_VE: Tensor, bias_V: Tensor, gold_M: Tensor, keys_M: Tensor | None, *, never: float,
+    logits: bool = True,
+) -> tuple[Tensor | None, Tensor, Tensor | None]:  # fmt: skip
     """(M, W) logits of what was compared with every entry of a table, (M,) losses of the gold entries, and, with keys,
-    (M,) entries drawn from the distributions; the logits of what fills up the last 128 are `never`."""
+    (M,) entries drawn from the distributions; the logits of what fills up the last 128 are `never`.
+
+    `logits` false leaves the logits out where there is a faster way without them.
+    """
     keys_M = None if keys_M is None else keys_M.contiguous()
     given = (x_ME.contiguous(), table_VE, bias_V, gold_M.contiguous(), keys_M, never)
+    logits_MW = None
     with torch.cuda.device_of(x_ME):
-        logits_MW, loss_M, sampled_M = _Predict.apply(*given)  # type: ignore[no-untyped-call]
+        if logits or not judge.fits(x_ME):
+            logits_MW, loss_M, sampled_M = _Predict.apply(*given)  # type: ignore[no-untyped-call]
+        else:
+            loss_M, sampled_M = _Judge.apply(*given)  # type: ignore[no-untyped-call]
     return logits_MW, loss_M, None if keys_M is None else sampled_M

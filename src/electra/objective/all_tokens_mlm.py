@@ -45,7 +45,7 @@ class AllTokensMLM:
 
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
         electra = cast(Electra, model)
-        proposal = self.proposer.propose(electra, batch, slots, dropout=True)
+        proposal = self.proposer.propose(electra, batch, slots, dropout=True, logits=False)
         mlm_sum = loss_of_slots(proposal.nll_M, slots)
         seen_BL = put_samples(batch, slots, proposal, self.masking)
         told = _read(electra, batch, seen_BL, dropout=True)

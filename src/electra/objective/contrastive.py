@@ -47,7 +47,7 @@ class Contrastive:
 
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
         electra, weights = cast(Electra, model), self.rtd.weights
-        proposal = self.rtd.proposer.propose(electra, batch, slots, dropout=True)
+        proposal = self.rtd.proposer.propose(electra, batch, slots, dropout=True, logits=False)
         whole_M = left_whole(batch.keys_B, weights.contrastive_share)[:, None].expand_as(slots.used_BS).flatten()
         kept = proposal._replace(sampled_M=torch.where(whole_M, proposal.gold_M, proposal.sampled_M))
         found = self.rtd.detect(electra, batch, slots, kept, loss_of_slots(kept.nll_M, slots))

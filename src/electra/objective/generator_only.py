@@ -40,7 +40,7 @@ class GeneratorOnly:
         proposal = self.proposer.propose(cast(Electra, model), batch, slots, dropout=True)
         used_M = slots.used_BS.flatten()
         mlm_sum = loss_of_slots(proposal.nll_M, slots)
-        right = ((proposal.logits_MV.argmax(1) == proposal.gold_M) & used_M).sum()
+        right = ((proposal.best_M == proposal.gold_M) & used_M).sum()
         sums = (mlm_sum.detach(), used_M.sum(), right, batch.lengths_B.sum())
         loss = self.weights.mlm_weight * mlm_sum / counts[0].clamp(min=1)
         return Outcome(loss, torch.stack([value.float() for value in sums]))
@@ -63,6 +63,8 @@ class Frozen:
     proposer: Proposer
     learns = False
 
-    def propose(self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool) -> Proposal:
+    def propose(
+        self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool, logits: bool = True
+    ) -> Proposal:
         with torch.no_grad():
-            return self.proposer.propose(model, batch, slots, dropout=False)
+            return self.proposer.propose(model, batch, slots, dropout=False, logits=logits)

@@ -41,7 +41,7 @@ class MaskedLanguageModelling:
         words, gold_M, _ = self._predict(cast(Bert, model), batch, slots, dropout=True)
         used_M = slots.used_BS.flatten()
         mlm_sum = loss_of_slots(words.nll_M, slots)
-        right = ((words.logits_MV.argmax(1) == gold_M) & used_M).sum()
+        right = ((words.best_M == gold_M) & used_M).sum()
         sums = (mlm_sum.detach(), used_M.sum(), right, batch.lengths_B.sum())
         loss = self.weights.mlm_weight * mlm_sum / counts[0].clamp(min=1)
         return Outcome(loss, torch.stack([value.float() for value in sums]))
@@ -53,7 +53,7 @@ class MaskedLanguageModelling:
         return Evaluation(
             used_BS=slots.used_BS,
             nll_BS=words.nll_M.view(shape),
-            right_BS=(words.logits_MV.argmax(1) == gold_M).view(shape),
+            right_BS=(words.best_M == gold_M).view(shape),
             original_BL=batch.ids_BL,
             shown_BL=shown_BL,
         )

@@ -25,7 +25,8 @@ from electra.objective.words import foretell
 class Proposal(NamedTuple):
     """What stands at the slots instead of the text: a distribution, and a sample of it."""
 
-    logits_MV: Tensor
+    logits_MV: Tensor | None
+    """Where they were asked for."""
     nll_M: Tensor
     """What the distribution says of the tokens that stood there: minus their log-probabilities."""
     sampled_M: Tensor
@@ -36,8 +37,15 @@ class Proposal(NamedTuple):
     """The generator's states at the slots, where it has any."""
 
     @property
+    def best_M(self) -> Tensor:
+        """The likeliest tokens, by logits that were asked for."""
+        assert self.logits_MV is not None
+        return self.logits_MV.argmax(1)
+
+    @property
     def logp_MV(self) -> Tensor:
         """The whole distribution: for those who need more of it than the loss, since it is large."""
+        assert self.logits_MV is not None
         return self.logits_MV.float().log_softmax(1)
 
 
@@ -48,8 +56,10 @@ class Proposer(Protocol):
     def learns(self) -> bool:
         """Whether it has weights, and so a loss."""
 
-    def propose(self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool) -> Proposal:
-        """A distribution and a sample for every slot."""
+    def propose(
+        self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool, logits: bool = True
+    ) -> Proposal:
+        """A distribution and a sample for every slot; with `logits` false only what it says of the right token."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,13 +71,15 @@ class MaskedNetwork:
     mask_id: int
     learns = True
 
-    def propose(self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool) -> Proposal:
+    def propose(
+        self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool, logits: bool = True
+    ) -> Proposal:
         shown_BL = mask(batch, slots, masked_share=self.masking.masked_share, mask_id=self.mask_id)
         keys_B = rng.fold(batch.keys_B, GENERATOR_SITE) if dropout else None
         x_BLE = model.generator_embeddings(shown_BL, batch.segments_BL, keys_B)
         hidden_BLD = model.masked_encoder(x_BLE, batch.lengths_B, keys_B, batch.spans)
         hidden_MD = gather_slots(hidden_BLD, slots.positions_BS)
-        return _from_states(model, hidden_MD, batch, slots, shown_BL, self.generator)
+        return _from_states(model, hidden_MD, batch, slots, shown_BL, self.generator, logits=logits)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +89,10 @@ class TwoTowerNetwork:
     generator: GeneratorConfig
     learns = True
 
-    def propose(self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool) -> Proposal:
-        return self.propose_from(model, self.states(model, batch, dropout=dropout), batch, slots)
+    def propose(
+        self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool, logits: bool = True
+    ) -> Proposal:
+        return self.propose_from(model, self.states(model, batch, dropout=dropout), batch, slots, logits=logits)
 
     def states(self, model: Electra, batch: Sequences, *, dropout: bool) -> Tensor:
         """(B, L, 2D) what stands around every token says of it."""
@@ -88,10 +102,12 @@ class TwoTowerNetwork:
         states_BLD: Tensor = model.generator(x_BLE, batch.lengths_B, keys_B, batch.spans)
         return states_BLD
 
-    def propose_from(self, model: Electra, states_BLD: Tensor, batch: Sequences, slots: Slots) -> Proposal:
+    def propose_from(
+        self, model: Electra, states_BLD: Tensor, batch: Sequences, slots: Slots, *, logits: bool = True
+    ) -> Proposal:
         """`propose` with states that were computed already."""
         hidden_MD = gather_slots(states_BLD, slots.positions_BS)
-        return _from_states(model, hidden_MD, batch, slots, batch.ids_BL, self.generator)
+        return _from_states(model, hidden_MD, batch, slots, batch.ids_BL, self.generator, logits=logits)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,13 +140,16 @@ class Frequencies:
             disallow_correct=generator.disallow_correct,
         )
 
-    def propose(self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool) -> Proposal:
+    def propose(
+        self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool, logits: bool = True
+    ) -> Proposal:
         gold_M, keys_M = gold_and_keys(batch, slots)
         if self.disallow_correct:
             sampled_M = sample(self.drawn_V.expand(len(gold_M), -1), keys_M, forbidden_M=gold_M)
         else:
             sampled_M = draw_alias(self.keep_V, self.alias_V, keys_M)
-        return Proposal(self.logp_V.expand(len(gold_M), -1), -self.logp_V[gold_M], sampled_M, gold_M, batch.ids_BL)
+        logp_MV = self.logp_V.expand(len(gold_M), -1) if logits else None
+        return Proposal(logp_MV, -self.logp_V[gold_M], sampled_M, gold_M, batch.ids_BL)
 
 
 def _padded(logp_V: Tensor) -> Tensor:
@@ -154,7 +173,7 @@ def judge_proposal(batch: Sequences, slots: Slots, proposal: Proposal, seen_BL: 
     return Evaluation(
         used_BS=slots.used_BS,
         nll_BS=proposal.nll_M.view(shape),
-        right_BS=(proposal.logits_MV.argmax(1) == gold_M).view(shape),
+        right_BS=(proposal.best_M == gold_M).view(shape),
         original_BL=batch.ids_BL,
         shown_BL=proposal.shown_BL,
         sampled_right_BS=sampled_right_BS,
@@ -190,16 +209,25 @@ def draw_alias(keep_V: Tensor, alias_V: Tensor, keys_M: Tensor) -> Tensor:
 
 
 def _from_states(
-    model: Electra, hidden_MD: Tensor, batch: Sequences, slots: Slots, shown_BL: Tensor, generator: GeneratorConfig
+    model: Electra,
+    hidden_MD: Tensor,
+    batch: Sequences,
+    slots: Slots,
+    shown_BL: Tensor,
+    generator: GeneratorConfig,
+    *,
+    logits: bool,
 ) -> Proposal:
     assert model.generator_head is not None
     gold_M, keys_M = gold_and_keys(batch, slots)
     bent = generator.temperature != 1.0 or generator.disallow_correct
     table_VE = model.generator_embeddings.token.weight
-    words = foretell(model.generator_head, hidden_MD, table_VE, gold_M, None if bent else keys_M)
+    given = (model.generator_head, hidden_MD, table_VE, gold_M)
+    words = foretell(*given, None if bent else keys_M, logits=logits or bent)
     sampled_M = words.sampled_M
     if sampled_M is None:
+        assert words.logits_MV is not None
         forbidden_M = gold_M if generator.disallow_correct else None
         logp_MV = words.logits_MV.float().log_softmax(1)
         sampled_M = sample(logp_MV, keys_M, temperature=generator.temperature, forbidden_M=forbidden_M)
-    return Proposal(words.logits_MV, words.nll_M, sampled_M, gold_M, shown_BL, hidden_MD)
+    return Proposal(words.logits_MV if logits else None, words.nll_M, sampled_M, gold_M, shown_BL, hidden_MD)

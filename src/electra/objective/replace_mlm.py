@@ -45,7 +45,7 @@ class ReplaceMLM:
 
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
         electra = cast(Electra, model)
-        proposal = self.proposer.propose(electra, batch, slots, dropout=True)
+        proposal = self.proposer.propose(electra, batch, slots, dropout=True, logits=False)
         used_M = slots.used_BS.flatten()
         mlm_sum = loss_of_slots(proposal.nll_M, slots)
         seen_BL = put_samples(batch, slots, proposal, self.masking)
@@ -58,7 +58,7 @@ class ReplaceMLM:
             mlm_sum.detach(),
             used_M.sum(),
             main_sum.detach(),
-            ((words.logits_MV.argmax(1) == proposal.gold_M) & used_M).sum(),
+            ((words.best_M == proposal.gold_M) & used_M).sum(),
             batch.lengths_B.sum(),
             (seen_BL != batch.ids_BL).sum(),
         )
@@ -74,7 +74,7 @@ class ReplaceMLM:
         return judge_proposal(batch, slots, proposal, seen_BL)._replace(
             restoring=Restoring(
                 nll=words.nll_M.view(shape),
-                right=(words.logits_MV.argmax(1) == gold_M).view(shape),
+                right=(words.best_M == gold_M).view(shape),
                 judged=slots.used_BS,
                 replaced=seen_BL.gather(1, slots.positions_BS) != gold_M.view(shape),
             ),

@@ -64,7 +64,7 @@ class ReplacedTokenDetection:
     def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
         electra = cast(Electra, model)
         main = step_aside(batch.ids_BL.device) if self.proposer.learns else None
-        proposal = self.proposer.propose(electra, batch, slots, dropout=True)
+        proposal = self.proposer.propose(electra, batch, slots, dropout=True, logits=False)
         mlm_sum = loss_of_slots(proposal.nll_M, slots)
         step_back(main)
         found = self.detect(electra, batch, slots, proposal, mlm_sum)
