@@ -205,6 +205,15 @@ static inline T shown(T x, int lane) {
   __syncwarp();
   return other;
 }
+static inline bool any_lane(bool x) {
+  u32(*box)[8] = own_box();
+  box[own_lane()][0] = x;
+  __syncwarp();
+  bool found = false;
+  for (int lane = 0; lane < 32; lane++) found = found || box[lane][0];
+  __syncwarp();
+  return found;
+}
 static inline int uniform(int x) { return x; }
 template <int COUNT>
 static inline void give_registers() {}

@@ -1,4 +1,4 @@
-"""A distribution over the vocabulary whose logits never lie in memory on the way there, for embeddings of 128 on Hopper.
+"""A distribution over the vocabulary whose logits never lie in memory on the way there: embeddings of 128, on Hopper.
 
 There, of each row and each block of 128 entries only the total is written. Back, logits are made anew, and their
 gradient is multiplied with the table where it is made. `vocabulary` takes losses, samples and gradients from these.

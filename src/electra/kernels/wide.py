@@ -26,7 +26,9 @@ AT_ONCE = MOST_LAYERS
 """Layers of a launch."""
 FEWEST_TOKENS = 12_500
 """Each time that all multiprocessors take a text; with fewer, the pieces waste less."""
-FORWARD = Kernel("wide_forward", ("group", "heads", "ring", "wide"), 14 * TILE + 192 + 512 + 2048, threads=384, together=1)
+FORWARD = Kernel(
+    "wide_forward", ("group", "heads", "ring", "wide"), 14 * TILE + 192 + 512 + 2048, threads=384, together=1
+)
 
 
 def fits(x_BLD: Tensor, *, heads: int, inner: int) -> bool:

@@ -91,7 +91,21 @@ INLINE void biases_of(float (&b)[2], const char* stage, int n, int lane) {
   b[0] = low_of(pair) * LOG2_E, b[1] = high_of(pair) * LOG2_E;
 }
 
-#define THERE 4  // groups
+// Of each of a thread's two rows the sum over its four threads of two to the power of what is in c, less `top`.
+INLINE void add_powers(float total[2], const float (&c)[16][4], const float top[2]) {
+  float sums[8] = {};
+#pragma unroll
+  for (int n = 0; n < 16; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) sums[n % 2 * 4 + i] += power2(c[n][i] - top[i / 2]);
+#pragma unroll
+  for (int i = 0; i < 2; i++) total[i] = sum_quad(sums[2 * i] + sums[2 * i + 1] + (sums[2 * i + 4] + sums[2 * i + 5]));
+}
+
+#ifndef THERE
+#define THERE 4  // groups, of which some may be left out
+#define BACK 3
+#endif
 KERNEL(THERE * GROUP + 32, 1)
 judge_forward(MAP x, MAP table, MAP bias, float* totals, int rows, int items, int each, int blocks) {
   SHARED(memory);
@@ -109,42 +123,42 @@ judge_forward(MAP x, MAP table, MAP bias, float* totals, int rows, int items, in
       wait_at(s.x_full(), s.others++ & 1);
     }
     wait_at(s.full(), s.turn());
-    float c[16][4], tops[4] = {-1e30f, -1e30f, -1e30f, -1e30f}, sums[4] = {};
+    float c[16][4], total[2];
     compare<THERE>(c, own, s.stage());
 #pragma unroll
     for (int n = 0; n < 16; n++) {
       float b[2];
       biases_of(b, s.stage(), n, lane);
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        c[n][i] = c[n][i] * LOG2_E + b[i & 1];
-        tops[i] = fmaxf(tops[i], c[n][i]);
-      }
+      for (int i = 0; i < 4; i++) c[n][i] = c[n][i] * LOG2_E + b[i & 1];
     }
     leave(s.empty(), lane);
-    float top[2];
+    // Most often no power is too large or too small, so that nothing has to be taken off first.
+    float top[2] = {};
+    add_powers(total, c, top);
+    if (any_lane(!(total[0] > 1e-30f && total[0] < 1e30f && total[1] > 1e-30f && total[1] < 1e30f))) {
+      top[0] = top[1] = -1e30f;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-      top[i] = fmaxf(tops[2 * i], tops[2 * i + 1]);
-      top[i] = fmaxf(top[i], swap(top[i], 1));
-      top[i] = fmaxf(top[i], swap(top[i], 2));
+      for (int n = 0; n < 16; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) top[i / 2] = fmaxf(top[i / 2], c[n][i]);
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        top[i] = fmaxf(top[i], swap(top[i], 1));
+        top[i] = fmaxf(top[i], swap(top[i], 2));
+      }
+      add_powers(total, c, top);
     }
 #pragma unroll
-    for (int n = 0; n < 16; n++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) sums[i] += power2(c[n][i] - top[i / 2]);
-#pragma unroll
     for (int i = 0; i < 2; i++) {
-      float total = sum_quad(sums[2 * i] + sums[2 * i + 1]);
       int row = s.row * THERE * 64 + first + 8 * i;
-      if ((lane & 3) == 0 && row < rows) totals[(long)row * blocks + s.entry] = (top[i] + log2f(total)) * LN_2;
+      if ((lane & 3) == 0 && row < rows) totals[(long)row * blocks + s.entry] = (top[i] + log2f(total[i])) * LN_2;
     }
   }
 }
 
 // The way back: `out` gets the gradient of the logits, `parts` what adds up to that of `x`, of each block a stretch of
 // rows one after another, `lines` the sums over 64 rows each, which add up to that of the bias.
-#define BACK 3  // groups
 KERNEL((BACK + 1) * GROUP, 1)
 judge_backward(MAP x, MAP table, MAP bias, MAP out, const long long* gold, const float* level, const float* gradient,
                float* parts, float* lines, int rows, int items, int each, int blocks, int most) {

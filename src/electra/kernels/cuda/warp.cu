@@ -60,6 +60,8 @@ template <class T>
 INLINE T shown(T x, int lane) {
   return __shfl_sync(0xffffffffu, x, lane);
 }
+// Whether it is so for any lane of the warp.
+INLINE bool any_lane(bool x) { return __any_sync(0xffffffffu, x); }
 INLINE float power2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
