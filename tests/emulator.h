@@ -76,6 +76,7 @@ static inline int own_lane() { return threadIdx.x & 31; }
 static inline u32 (*own_box())[8] { return block->box[threadIdx.x / 32]; }
 static inline void __syncthreads() { block->all->arrive_and_wait(); }
 static inline void __syncwarp() { block->warps[threadIdx.x / 32]->arrive_and_wait(); }
+static inline void after_others() {}
 static inline u32 place_of(const void* p) { return (u32)((const char*)p - block->memory); }
 static inline void fetch(u32 to, const void* from, bool there) {
   auto copy = [=] {

@@ -28,6 +28,7 @@ TILE = LONGEST * HEAD * 2
 PROCESSORS = 132
 """Multiprocessors of a large chip."""
 _HOPPER = 9  # the generation with products of warp groups
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6  # of the driver's launch attributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,23 @@ class Boxes:
         return len(self.matrix) // length, length
 
 
+class _Attribute(ctypes.Structure):
+    """The driver's `CUlaunchAttribute`, with a number for a value."""
+
+    _fields_ = (("id", ctypes.c_uint64), ("value", ctypes.c_int32), ("unused", ctypes.c_char * 60))
+
+
+class _Launch(ctypes.Structure):
+    """The driver's `CUlaunchConfig`."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint32) for name in ("x", "y", "z", "threads_x", "threads_y", "threads_z", "memory")),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint32),
+    )
+
+
 Given = Tensor | Boxes | bytes | int | float | None
 """What a kernel is told; bytes are a structure of its own."""
 
@@ -91,13 +109,17 @@ def aligned(weight: Tensor) -> Tensor:
 
 
 def start(kernel: Kernel, blocks: int, pointers: Any) -> None:
-    """Launch with an array of pointers to arguments."""
+    """Launch with an array of pointers to arguments.
+
+    Its blocks may come while the last ones of the kernel before are at work: each waits by itself (`after_others`).
+    """
     device = torch.cuda.current_device()
     _have_context(device)
     function = _function(kernel, device)
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    early = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION, 1)
     dimensions = (blocks, 1, 1, kernel.threads, 1, 1, kernel.memory)
-    _must(_driver().cuLaunchKernel(function, *dimensions, stream, pointers, None), kernel.name)
+    how = _Launch(*dimensions, torch.cuda.current_stream().cuda_stream, ctypes.pointer(early), 1)
+    _must(_driver().cuLaunchKernelEx(ctypes.byref(how), function, pointers, None), kernel.name)
 
 
 def describe(boxes: Boxes) -> Any:

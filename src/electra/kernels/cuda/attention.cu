@@ -9,6 +9,7 @@ attention_forward(MAP qkv, MAP mixed, float* level, const int* lengths, const in
   int thread = threadIdx.x, lane = thread & 31, group = thread / GROUP, first = thread / 32 * 16, row = first + lane / 4;
   float binary = scale * 1.4426950408889634f;
   if (thread < 64) columns[thread] = mix(thread);
+  after_others();
   if (thread == 0 && walk.more()) {
     expect(walk.gate(), 3 * TILE);
     bring_three(walk, qkv);

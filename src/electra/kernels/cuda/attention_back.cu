@@ -19,6 +19,7 @@ attention_backward(MAP qkv, MAP gradient, const float* level, float* sums, const
     bring_three(one, qkv);
     bring(one.tile(3), gradient, one.text(), 0, one.head() * 64, one.gate());
   };
+  after_others();
   // What comes from memory by itself is asked for one head ahead.
   float height[2], later_height[2];
   int visible = length, later_visible = length;

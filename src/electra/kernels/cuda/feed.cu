@@ -77,6 +77,7 @@ up_gelu(MAP given, MAP weight, const u16* bias, MAP inner, MAP active, int count
     expect(gate, SHARE);
     for (int i = 0; i < 4; i++) bring(p.weights + i * OUTPUTS * 128, weight, 0, p.column, i * 64, gate);
   }
+  after_others();
   if (p.leads && p.first < count) bring_tokens(p, given, p.first);
   u32 biases[16];
 #pragma unroll
@@ -136,6 +137,7 @@ down_backward(MAP given, MAP weight, MAP inner, MAP d_inner, float* lines, int c
     expect(outputs, 2 * STRIPE);
     for (int i = 0; i < 2; i++) bring(p.stripes + i * STRIPE, inner, 0, first, p.column + i * 64, outputs);
   };
+  after_others();
   if (p.leads && p.first < count) {
     bring_tokens(p, given, p.first);
     bring_inner(p.first);

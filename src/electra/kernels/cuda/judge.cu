@@ -46,6 +46,7 @@ INLINE Stretch<GROUPS, STAGES> stretch_of(char* memory, int items, int each, int
     make_gate(s.x_empty(), GROUPS * 4);
   }
   __syncthreads();
+  after_others();
   return s;
 }
 // All that comes past, as fast as both groups have done with what was there.

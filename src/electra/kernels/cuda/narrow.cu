@@ -112,6 +112,7 @@ narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, flo
   float2* places = (float2*)(columns + 64);
   float* both_vectors = (float*)(places + 6 * ROWS);
 
+  after_others();
   int text = blockIdx.x, thread = threadIdx.x;
   int visible = lengths ? lengths[text] : length;
   u32 key = attention_drops || drops ? (u32)keys[text] : 0;

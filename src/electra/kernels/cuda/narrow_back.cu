@@ -96,6 +96,7 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
   float* held = parts2 + BANDS * 192;  // of each row: the norms' means and inverse deviations, attention's log-sum
   float* gammas = held + 5 * ROWS;
 
+  after_others();
   int text = blockIdx.x, visible = lengths ? lengths[text] : length;
   u32 key = attention_drops || drops ? (u32)keys[text] : 0;
   if (threadIdx.x < 64) columns[threadIdx.x] = mix(threadIdx.x);

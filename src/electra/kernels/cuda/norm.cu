@@ -49,6 +49,7 @@ norm_backward(const u16* gradient, u16* summed, u16* branch, float* lines, const
     }
     mark();
   };
+  after_others();
 #pragma unroll
   for (int i = 0; i < AHEAD; i++) ask(first + i * step, i, here + i * further);
 

@@ -10,6 +10,8 @@ typedef unsigned short u16;
 #define INLINE_IN __device__ __forceinline__
 #define SHARED(name) extern __shared__ __align__(1024) char name[]
 
+// From here on what earlier kernels wrote may be read, and written over; the next one may come and wait in its turn.
+INLINE void after_others() { asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory"); }
 INLINE u32 place_of(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
 // 16 bytes into shared memory, zeros where there is nothing to copy.

@@ -206,6 +206,7 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
     make_gate(x_gate);
   }
   if (thread < WIDTH / 2) columns[thread] = mix(thread);
+  after_others();
   __syncthreads();
 
   if (group == 2) {
