@@ -80,7 +80,7 @@ def go_back(
         level_M, d_loss_M, parts_JME, lines_PW, rows, items, each, blocks, most,
     )  # fmt: skip
     d_x_ME = torch.empty_like(x_ME)
-    _add_parts[(most // 8,)](parts_JME, d_x_ME, rows, most, each, blocks, R=8, TILE=BACK * 64, N=SIZE, num_warps=4)
+    _add_parts[(most // 2,)](parts_JME, d_x_ME, rows, most, each, blocks, R=2, TILE=BACK * 64, N=SIZE, num_warps=1)
     return d_logits_MW, d_x_ME, lines_PW
 
 
