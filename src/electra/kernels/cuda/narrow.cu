@@ -15,9 +15,9 @@
 
 // Dropout, residual and norm of the own columns; the residual lies in `tile`, where the norm's output takes its place.
 INLINE void drop_add_norm(float (&c)[4][4], char* tile, char* stage, const u32 word[2], const u32* columns, bool drops,
-                          int threshold, float grow, float eps, const float* norm, float2* place, char* summed,
+                          u32 least, float grow, float eps, const float* norm, float2* place, char* summed,
                           char* out, float* mean, float* rstd, int length, const Seat& s) {
-  if (drops) drop_rows(c, word, columns, threshold, grow, s);
+  if (drops) drop_rows(c, word, columns, least, grow, s);
   float level[2] = {}, square[2] = {};
   u32 residual[2][4];
   take_own(residual, tile, s);
@@ -114,10 +114,10 @@ narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, flo
 
   int text = blockIdx.x, thread = threadIdx.x;
   int visible = lengths ? lengths[text] : length;
-  u32 key = attention_drops || drops ? (u32)keys[text] : 0;
+  u32 key = attention_drops || drops ? (u32)keys[text] : 0, least = (u32)threshold << 16;
   fetch_rows(x_tile, ROWS, x + (long)text * length * WIDTH, WIDTH * 2, length, thread);
   fetch_rows(qkv_boxes, 3 * WIDTH, layers.of[0].qkv_w, WIDTH * 2, 3 * WIDTH, thread);
-  if (thread < 64) columns[thread] = mix(thread);
+  if (thread < 64) columns[thread] = fold(mix(thread));
   Vectors early;
   ask(early, layers.of[0], thread);
 #pragma unroll 1
@@ -165,7 +165,7 @@ narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, flo
     take_rows(part, q_tile, s);
     float top[2], total[2];
     attend_half(c, top, total, part, k_tile, v_tile, attention_drops, key, layer.sites[0], columns, visible, scale,
-                attention_threshold, s);
+                (u32)attention_threshold << 16, s);
     give(own, c, room, s);
     tell(places, top, total, s);
     sync_pair(s);
@@ -191,8 +191,8 @@ narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, flo
     set_bias(own, vectors + OUT_BIAS + s.own * 8, lane);
     add_rows(own, part, out_box + s.own * 1024, lane);
     u32 word[2];
-    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[1], s.row + 8 * i);
-    drop_add_norm(own, x_tile, stages, word, columns, drops, threshold, grow, eps, vectors + NORM1, places + 2 * ROWS,
+    for (int i = 0; i < 2; i++) word[i] = fold(row_word(key, (u32)layer.sites[1], s.row + 8 * i));
+    drop_add_norm(own, x_tile, stages, word, columns, drops, least, grow, eps, vectors + NORM1, places + 2 * ROWS,
                   (char*)(sum1 + begin * WIDTH), (char*)(y + begin * WIDTH), mean1 + begin, rstd1 + begin, length, s);
     sync_pair(s);
     take_rows(part, x_tile, s);
@@ -226,8 +226,8 @@ narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, flo
 #pragma unroll
         for (int i = 0; i < 4; i++) own[n][i] += other_own[n][i] + bias[n][i];
     }
-    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[2], s.row + 8 * i);
-    drop_add_norm(own, x_tile, q_tile, word, columns, drops, threshold, grow, eps, vectors + NORM2, places + 4 * ROWS,
+    for (int i = 0; i < 2; i++) word[i] = fold(row_word(key, (u32)layer.sites[2], s.row + 8 * i));
+    drop_add_norm(own, x_tile, q_tile, word, columns, drops, least, grow, eps, vectors + NORM2, places + 4 * ROWS,
                   (char*)(sum2 + begin * WIDTH), (char*)(z + begin * WIDTH), mean2 + begin, rstd2 + begin, length, s);
   }
 }

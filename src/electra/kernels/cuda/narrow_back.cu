@@ -8,7 +8,7 @@
 // `branch` that of the branch; its sums over the pair's rows go into `line`, 192 a pair.
 INLINE void norm_drop_back(float (&dy)[4][4], float (&branch)[4][4], const u32 (&summed)[2][4], const float* mean,
                            const float* rstd, const float* gamma, bool drops, const u32 word[2], const u32* columns,
-                           int threshold, float grow, float2* place, float* line, const Seat& s) {
+                           u32 least, float grow, float2* place, float* line, const Seat& s) {
   float m[2] = {mean[s.row], mean[s.row + 8]}, r[2] = {rstd[s.row], rstd[s.row + 8]}, level[2] = {}, slope[2] = {};
   line += s.own * 8;
   put_sums(dy, line + 64, s.lane);
@@ -54,7 +54,7 @@ INLINE void norm_drop_back(float (&dy)[4][4], float (&branch)[4][4], const u32 (
       dy[n][i] = (dy[n][i] - level[i / 2] - branch[n][i] * slope[i / 2]) * r[i / 2];
       branch[n][i] = dy[n][i];
     }
-  if (drops) drop_rows(branch, word, columns, threshold, grow, s);
+  if (drops) drop_rows(branch, word, columns, least, grow, s);
   put_sums(branch, line + 128, s.lane);
 }
 
@@ -97,8 +97,8 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
   float* gammas = held + 5 * ROWS;
 
   int text = blockIdx.x, visible = lengths ? lengths[text] : length;
-  u32 key = attention_drops || drops ? (u32)keys[text] : 0;
-  if (threadIdx.x < 64) columns[threadIdx.x] = mix(threadIdx.x);
+  u32 key = attention_drops || drops ? (u32)keys[text] : 0, least = (u32)threshold << 16;
+  if (threadIdx.x < 64) columns[threadIdx.x] = fold(mix(threadIdx.x));
   float own[4][4];
   {
     Seat s = seat_of(threadIdx.x);
@@ -137,7 +137,7 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
     fetch_rows(out_box, WIDTH, layer.out_w, WIDTH * 2, WIDTH, thread);
     fetch_rows(qkv_boxes, 3 * WIDTH, layer.qkv_w, WIDTH * 2, 3 * WIDTH, thread);
     mark();
-    if (thread < ROWS) words[thread] = row_word(key, (u32)layer.sites[0], thread);
+    if (thread < ROWS) words[thread] = fold(row_word(key, (u32)layer.sites[0], thread));
     if (thread < 2 * WIDTH) gammas[thread] = gamma;
     held[which * ROWS + own_row] = early[0];
     if (which == 0) held[4 * ROWS + own_row] = early[1];
@@ -145,9 +145,9 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
     float all[8][4], du[8][4], branch[4][4];
     u32 part[4][4], given[2][4], word[2];
     end_rows(given, more, first_stage, s);
-    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[2], s.row + 8 * i);
+    for (int i = 0; i < 2; i++) word[i] = fold(row_word(key, (u32)layer.sites[2], s.row + 8 * i));
     __syncthreads();
-    norm_drop_back(own, branch, given, held, held + ROWS, gammas, drops, word, columns, threshold, grow, places,
+    norm_drop_back(own, branch, given, held, held + ROWS, gammas, drops, word, columns, least, grow, places,
                    parts2 + s.band * 192, s);
     put_rows(branch, first_stage, (char*)(d_down + begin * WIDTH), WIDTH * 2, length, s);
     fetched_but<1>();
@@ -197,8 +197,8 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
     add_lines(parts, INNER, up_lines + line * INNER, THREADS - 1 - thread);  // whom the others leave free
     sync_pair(s);  // both have what they were given
     end_rows(given, rows, first_stage, s);
-    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[1], s.row + 8 * i);
-    norm_drop_back(own, branch, given, held + 2 * ROWS, held + 3 * ROWS, gammas + WIDTH, drops, word, columns, threshold,
+    for (int i = 0; i < 2; i++) word[i] = fold(row_word(key, (u32)layer.sites[1], s.row + 8 * i));
+    norm_drop_back(own, branch, given, held + 2 * ROWS, held + 3 * ROWS, gammas + WIDTH, drops, word, columns, least,
                    grow, places + 2 * ROWS, parts1 + s.band * 192, s);
     u32 residual[2][4];
     round_rows(residual, own);
@@ -232,7 +232,7 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
     __syncthreads();
     add_lines(parts1, 192, lines1 + line * 192, thread);
     back_to_keys(all, du, q_tile, k_tile, v_tile, d_tile, scores, facts, words, attention_drops, visible, scale,
-                 attention_threshold, attention_grow, s);
+                 (u32)attention_threshold << 16, attention_grow, s);
     int mine = (s.half * BANDS + s.band) * 2048, other = ((1 - s.half) * BANDS + s.band) * 2048;
     give(own, all, up_boxes + mine, s);
     give(branch, du, first_stage + mine, s);

@@ -147,17 +147,18 @@ INLINE void set_bias(float (&c)[N][4], const float* bias, int lane) {
   }
 }
 
-// Dropout of the own columns; `columns` are the mixed indices of pairs, `word` those of a thread's two rows.
-INLINE void drop_rows(float (&c)[4][4], const u32 word[2], const u32* columns, int threshold, float grow,
+// Dropout of the own columns; `columns` are the mixed indices of pairs, `word` those of a thread's two rows, all folded.
+INLINE void drop_rows(float (&c)[4][4], const u32 word[2], const u32* columns, u32 least, float grow,
                       const Seat& s) {
 #pragma unroll
   for (int n = 0; n < 4; n++) {
     u32 column = columns[(s.own + n) * 4 + (s.lane & 3)];
-    u32 w0 = mix(word[0] ^ column), w1 = mix(word[1] ^ column);
-    c[n][0] = (int)(w0 & 0xffff) >= threshold ? c[n][0] * grow : 0;
-    c[n][1] = (int)(w0 >> 16) >= threshold ? c[n][1] * grow : 0;
-    c[n][2] = (int)(w1 & 0xffff) >= threshold ? c[n][2] * grow : 0;
-    c[n][3] = (int)(w1 >> 16) >= threshold ? c[n][3] * grow : 0;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      u32 w = stir(word[i] ^ column);
+      c[n][2 * i] = first_stays(w, least) ? c[n][2 * i] * grow : 0;
+      c[n][2 * i + 1] = second_stays(w, least) ? c[n][2 * i + 1] * grow : 0;
+    }
   }
 }
 
