@@ -73,13 +73,14 @@ INLINE void back_to_keys(float (&dk)[8][4], float (&dv)[8][4], const char* q_til
   u32 column = fold(mix(s.band * 8 + lane / 4));
   bool seen0 = key0 < visible, seen1 = key0 + 1 < visible;
   float binary = scale * 1.4426950408889634f;
-  int group = s.band / 4 * 64 * 128;  // where the four warps' keys begin
-  Tile q_rows = tile_at(q_tile, 16), d_rows = tile_at(d_tile, 16);
-  Tile k_rows = tile_at(k_tile + group, 16), v_rows = tile_at(v_tile + group, 16);
   clear(dk);
   clear(dv);
 #pragma unroll 1
-  for (int q0 = s.half * (ROWS / 2); q0 < (s.half + 1) * (ROWS / 2); q0 += 32) {
+  for (int part = 0; part < ROWS / 2; part += 32) {
+    int q0 = s.half * (ROWS / 2) + part;
+    int group = seat_of(anew(threadIdx.x)).band / 4 * 64 * 128;  // where the four warps' keys begin
+    Tile k_rows = tile_at(k_tile + group, 16), v_rows = tile_at(v_tile + group, 16);
+    Tile q_rows = tile_at(q_tile + q0 * 128, 16), d_rows = tile_at(d_tile + q0 * 128, 16);
     float p[4][4], d[4][4];
     clear(p);
     clear(d);
@@ -87,8 +88,8 @@ INLINE void back_to_keys(float (&dk)[8][4], float (&dv)[8][4], const char* q_til
     hold(d);
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-      multiply_few(p, k_rows + k * 2, q_rows + q0 * 8 + k * 2);
-      multiply_few(d, v_rows + k * 2, d_rows + q0 * 8 + k * 2);
+      multiply_few(p, k_rows + k * 2, q_rows + k * 2);
+      multiply_few(d, v_rows + k * 2, d_rows + k * 2);
     }
     end_product();
     have<0>(p);
@@ -119,13 +120,14 @@ INLINE void back_to_keys(float (&dk)[8][4], float (&dv)[8][4], const char* q_til
     hold(dk);
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-      multiply_own<1>(dv, share[k], d_rows + (q0 + k * 16) * 8);
-      multiply_own<1>(dk, slope[k], q_rows + (q0 + k * 16) * 8);
+      multiply_own<1>(dv, share[k], d_rows + k * 128);
+      multiply_own<1>(dk, slope[k], q_rows + k * 128);
     }
     end_product();
+    Seat again = seat_of(anew(threadIdx.x));  // as above, so that nothing is kept
+    u32 to = at_scores(again.first + (again.lane & 15), (q0 >> 3) + (again.lane >> 4));
 #pragma unroll
-    for (int k = 0; k < 2; k++)
-      write4(place_of(scores) + at_scores(s.first + (lane & 15), q0 / 8 + 2 * k + (lane >> 4)), slope[k]);
+    for (int k = 0; k < 2; k++) write4(place_of(scores) + (to ^ k << 5), slope[k]);
     have<0>(dv);
     hold(dk);
   }
