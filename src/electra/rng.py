@@ -88,7 +88,7 @@ def bits(key: Any, mixed_index: Any) -> Any:
 
 def drop_threshold(rate: float) -> int:
     """The 16-bit number below which half a word drops its element, at this rate of dropout."""
-    return round(rate * 65536)
+    return min(round(rate * 65536), 65535)  # which has to fit into the half
 
 
 def uniform(words: Any) -> Any:

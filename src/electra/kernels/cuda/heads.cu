@@ -70,9 +70,10 @@ INLINE void hide(float (&s)[16][4], int visible, int lane) {
       if (n * 8 + (lane & 3) * 2 + (i & 1) >= visible) s[n][i] = -1e30f;
 }
 // What rows share out among keys, before division: rounded, and with dropout, unless `threshold` is zero. Of each row the
-// total, and what all exponents are less. `columns` are the mixed indices of pairs of keys.
+// total, and what all exponents are less. `columns` are the mixed indices of pairs of keys, folded, and so are the words.
 INLINE void share_out(u32 (&pairs)[16][2], float (&s)[16][4], float top[2], float total[2], const u32 word[2],
                       const u32* columns, float binary, int threshold, int lane) {
+  u32 least = (u32)threshold << 16;
   top[0] = top[1] = -1e28f;
   total[0] = total[1] = 0;
 #pragma unroll
@@ -95,9 +96,9 @@ INLINE void share_out(u32 (&pairs)[16][2], float (&s)[16][4], float top[2], floa
     u32 column = columns[n * 4 + (lane & 3)];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      u32 w = mix(word[i] ^ column);
-      if ((int)(w & 0xffff) < threshold) e[2 * i] = 0;
-      if ((int)(w >> 16) < threshold) e[2 * i + 1] = 0;
+      u32 w = stir(word[i] ^ column);
+      if (!first_stays(w, least)) e[2 * i] = 0;
+      if (!second_stays(w, least)) e[2 * i + 1] = 0;
     }
     for (int i = 0; i < 2; i++) pairs[n][i] = pack(e[2 * i], e[2 * i + 1]);
   }

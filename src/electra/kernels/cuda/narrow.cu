@@ -15,9 +15,9 @@
 
 // Dropout, residual and norm of the own columns; the residual lies in `tile`, where the norm's output takes its place.
 INLINE void drop_add_norm(float (&c)[4][4], char* tile, char* stage, const u32 word[2], const u32* columns, bool drops,
-                          int threshold, float grow, float eps, const float* norm, float2* place, char* summed,
+                          u32 least, float grow, float eps, const float* norm, float2* place, char* summed,
                           char* out, float* mean, float* rstd, int length, const Seat& s) {
-  if (drops) drop_rows(c, word, columns, threshold, grow, s);
+  if (drops) drop_rows(c, word, columns, least, grow, s);
   float level[2] = {}, square[2] = {};
   u32 residual[2][4];
   take_own(residual, tile, s);
@@ -76,15 +76,15 @@ INLINE void ask(Vectors& v, const Layer& layer, int thread) {
 #pragma unroll
   for (int n = 0; n < (VECTORS + THREADS - 1) / THREADS; n++) {
     int i = n * THREADS + thread, c = i & 63;
-    v.part[n] = i < UP_BIAS     ? low_of(layer.qkv_b[i])
-                : i < OUT_BIAS  ? low_of(layer.up_b[i - UP_BIAS])
-                : i < DOWN_BIAS ? low_of(layer.out_b[c])
-                : i < NORM1     ? low_of(layer.down_b[c])
-                : i < NORM1 + 64 ? layer.gamma1[c]
-                : i < NORM2      ? layer.beta1[c]
-                : i < NORM2 + 64 ? layer.gamma2[c]
-                : i < VECTORS    ? layer.beta2[c]
-                                 : 0;
+    const u16* bias = i < UP_BIAS     ? layer.qkv_b + i
+                      : i < OUT_BIAS  ? layer.up_b + (i - UP_BIAS)
+                      : i < DOWN_BIAS ? layer.out_b + c
+                                      : layer.down_b + c;
+    const float* norm = i < NORM1 + 64   ? layer.gamma1
+                        : i < NORM2      ? layer.beta1
+                        : i < NORM2 + 64 ? layer.gamma2
+                                         : layer.beta2;
+    v.part[n] = i < NORM1 ? low_of(*bias) : i < VECTORS ? norm[c] : 0;
   }
 }
 INLINE void keep(const Vectors& v, float* vectors, int thread) {
@@ -115,23 +115,21 @@ narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, flo
   after_others();
   int text = blockIdx.x, thread = threadIdx.x;
   int visible = lengths ? lengths[text] : length;
-  u32 key = attention_drops || drops ? (u32)keys[text] : 0;
+  u32 key = attention_drops || drops ? (u32)keys[text] : 0, least = (u32)threshold << 16;
   fetch_rows(x_tile, ROWS, x + (long)text * length * WIDTH, WIDTH * 2, length, thread);
   fetch_rows(qkv_boxes, 3 * WIDTH, layers.of[0].qkv_w, WIDTH * 2, 3 * WIDTH, thread);
-  if (thread < 64) columns[thread] = mix(thread);
+  if (thread < 64) columns[thread] = fold(mix(thread));
   Vectors early;
   ask(early, layers.of[0], thread);
+  keep(early, both_vectors, thread);
 #pragma unroll 1
   for (int number = 0; number < count; number++) {
     const Layer& layer = layers.of[number];
     thread = anew(thread);
     Seat s = seat_of(thread);
-    int lane = s.lane;
-    char *stage = stages + s.half * TILE, *room = stage + s.first * 128;
-    char* other_room = stages + (1 - s.half) * TILE + s.first * 128;
+    auto room = [&](int half) { return stages + half * TILE + s.first * 128; };
     float* vectors = both_vectors + (number & 1) * VECTORS;
     long begin = ((long)number * texts + text) * length;
-    keep(early, vectors, thread);
     fetched();
     seen_by_engines();
     __syncthreads();  // all have done with the layer before
@@ -147,11 +145,11 @@ narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, flo
     take_rows(part, x_tile, s);
     {
       int which = 1 + s.half;  // keys, or values
-      set_bias(c, vectors + QKV_BIAS + which * WIDTH, lane);
+      set_bias(c, vectors + QKV_BIAS + which * WIDTH, s.lane);
       add_box<0>(c, part, qkv_boxes + which * BOX);
       put_rows(c, s.half ? v_tile : k_tile, qkv_rows + which * WIDTH * 2, 3 * WIDTH * 2, length, s);
-      set_bias(own, vectors + QKV_BIAS + s.own * 8, lane);
-      add_rows(own, part, qkv_boxes + s.own * 1024, lane);
+      set_bias(own, vectors + QKV_BIAS + s.own * 8, s.lane);
+      add_rows(own, part, qkv_boxes + s.own * 1024, s.lane);
       put_rows(own, q_tile, qkv_rows, 3 * WIDTH * 2, length, s);
     }
     seen_by_engines();
@@ -166,11 +164,11 @@ narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, flo
     take_rows(part, q_tile, s);
     float top[2], total[2];
     attend_half(c, top, total, part, k_tile, v_tile, attention_drops, key, layer.sites[0], columns, visible, scale,
-                attention_threshold, s);
-    give(own, c, room, s);
+                (u32)attention_threshold << 16, s);
+    give(own, c, room(s.half), s);
     tell(places, top, total, s);
     sync_pair(s);
-    get(other_own, other_room, s);
+    get(other_own, room(1 - s.half), s);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       float2 other = told(places, i, s);
@@ -182,18 +180,19 @@ narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, flo
 #pragma unroll
         for (int j = 2 * i; j < 2 * i + 2; j++)
           own[n][j] = (own[n][j] * shrink + other_own[n][j] * shrink_other) * share;
-      if (s.half == 0 && (lane & 3) == 0 && s.row + 8 * i < length) level[begin + s.row + 8 * i] = higher + log2f(all);
+      if (s.half == 0 && (s.lane & 3) == 0 && s.row + 8 * i < length) level[begin + s.row + 8 * i] = higher + log2f(all);
     }
     put_rows(own, q_tile, (char*)(mixed + begin * WIDTH), WIDTH * 2, length, s);
+    if (number + 1 < count) keep(early, both_vectors + (~number & 1) * VECTORS, thread);
     fetched_but<1>();
     seen_by_engines();
     __syncthreads();  // the other weights are there
     take_rows(part, q_tile, s);
-    set_bias(own, vectors + OUT_BIAS + s.own * 8, lane);
-    add_rows(own, part, out_box + s.own * 1024, lane);
+    set_bias(own, vectors + OUT_BIAS + s.own * 8, s.lane);
+    add_rows(own, part, out_box + s.own * 1024, s.lane);
     u32 word[2];
-    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[1], s.row + 8 * i);
-    drop_add_norm(own, x_tile, stages, word, columns, drops, threshold, grow, eps, vectors + NORM1, places + 2 * ROWS,
+    for (int i = 0; i < 2; i++) word[i] = fold(row_word(key, (u32)layer.sites[1], s.row + 8 * i));
+    drop_add_norm(own, x_tile, stages, word, columns, drops, least, grow, eps, vectors + NORM1, places + 2 * ROWS,
                   (char*)(sum1 + begin * WIDTH), (char*)(y + begin * WIDTH), mean1 + begin, rstd1 + begin, length, s);
     sync_pair(s);
     take_rows(part, x_tile, s);
@@ -202,9 +201,9 @@ narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, flo
     for (int i = 2 * s.half; i < 2 * s.half + 2; i++) {
       float u[8][4];
       u32 active[4][4];
-      set_bias(u, vectors + UP_BIAS + i * WIDTH, lane);
+      set_bias(u, vectors + UP_BIAS + i * WIDTH, s.lane);
       add_box<0>(u, part, up_boxes + i * BOX);
-      put_rows(u, stage, (char*)(inner + begin * INNER + i * WIDTH), INNER * 2, length, s);
+      put_rows(u, stages + s.half * TILE, (char*)(inner + begin * INNER + i * WIDTH), INNER * 2, length, s);
 #pragma unroll
       for (int n = 0; n < 8; n++) {
         float y[4];
@@ -216,19 +215,20 @@ narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, flo
       add_box<0>(c, active, down_boxes + i * BOX);
     }
     __syncwarp();
-    give(own, c, room, s);
+    s = seat_of(anew(threadIdx.x));  // what follows from it is not kept meanwhile
+    give(own, c, room(s.half), s);
     sync_pair(s);
-    get(other_own, other_room, s);
+    get(other_own, room(1 - s.half), s);
     {
       float bias[4][4];
-      set_bias(bias, vectors + DOWN_BIAS + s.own * 8, lane);
+      set_bias(bias, vectors + DOWN_BIAS + s.own * 8, s.lane);
 #pragma unroll
       for (int n = 0; n < 4; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) own[n][i] += other_own[n][i] + bias[n][i];
     }
-    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[2], s.row + 8 * i);
-    drop_add_norm(own, x_tile, q_tile, word, columns, drops, threshold, grow, eps, vectors + NORM2, places + 4 * ROWS,
+    for (int i = 0; i < 2; i++) word[i] = fold(row_word(key, (u32)layer.sites[2], s.row + 8 * i));
+    drop_add_norm(own, x_tile, q_tile, word, columns, drops, least, grow, eps, vectors + NORM2, places + 4 * ROWS,
                   (char*)(sum2 + begin * WIDTH), (char*)(z + begin * WIDTH), mean2 + begin, rstd2 + begin, length, s);
   }
 }

@@ -8,7 +8,7 @@
 // `branch` that of the branch; its sums over the pair's rows go into `line`, 192 a pair.
 INLINE void norm_drop_back(float (&dy)[4][4], float (&branch)[4][4], const u32 (&summed)[2][4], const float* mean,
                            const float* rstd, const float* gamma, bool drops, const u32 word[2], const u32* columns,
-                           int threshold, float grow, float2* place, float* line, const Seat& s) {
+                           u32 least, float grow, float2* place, float* line, const Seat& s) {
   float m[2] = {mean[s.row], mean[s.row + 8]}, r[2] = {rstd[s.row], rstd[s.row + 8]}, level[2] = {}, slope[2] = {};
   line += s.own * 8;
   put_sums(dy, line + 64, s.lane);
@@ -54,7 +54,7 @@ INLINE void norm_drop_back(float (&dy)[4][4], float (&branch)[4][4], const u32 (
       dy[n][i] = (dy[n][i] - level[i / 2] - branch[n][i] * slope[i / 2]) * r[i / 2];
       branch[n][i] = dy[n][i];
     }
-  if (drops) drop_rows(branch, word, columns, threshold, grow, s);
+  if (drops) drop_rows(branch, word, columns, least, grow, s);
   put_sums(branch, line + 128, s.lane);
 }
 
@@ -75,8 +75,9 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
                 int length, float scale, int attention_threshold, float attention_grow, int threshold, float grow,
                 int attention_drops, int drops) {
   SHARED(memory);
-  char* first_stage = memory;  // of each half's warps one, rows on their way; with what follows, gradients of values given
+  char* first_stage = memory;  // rows on their way; with the tile that follows, gradients of values given
   char* second_stage = memory + 2 * TILE;
+  char* inner_tiles = second_stage;  // what the GELU was given, before anything else needs the room
   char* d_tile = second_stage;  // in the end, the gradient of attention's output
   char* q_tile = memory + 3 * TILE;
   char* k_tile = memory + 4 * TILE;
@@ -98,8 +99,8 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
 
   after_others();
   int text = blockIdx.x, visible = lengths ? lengths[text] : length;
-  u32 key = attention_drops || drops ? (u32)keys[text] : 0;
-  if (threadIdx.x < 64) columns[threadIdx.x] = mix(threadIdx.x);
+  u32 key = attention_drops || drops ? (u32)keys[text] : 0, least = (u32)threshold << 16;
+  if (threadIdx.x < 64) columns[threadIdx.x] = fold(mix(threadIdx.x));
   float own[4][4];
   {
     Seat s = seat_of(threadIdx.x);
@@ -112,11 +113,9 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
 #pragma unroll 1
   for (int number = count - 1; number >= 0; number--) {
     const Layer& layer = layers.of[number];
-    int thread = anew(threadIdx.x);
-    Seat s = seat_of(thread);
-    int lane = s.lane;
-    char *stage = s.half ? second_stage : first_stage, *room = stage + s.first * 128;
-    char* other_room = (s.half ? first_stage : second_stage) + s.first * 128;
+    u32 thread = anew(threadIdx.x);
+    Seat s = seat_of(thread);  // found anew now and then: what follows from it would fill registers
+    auto room = [&](int half) { return first_stage + half * 2 * TILE + s.first * 128; };
     long line = (long)number * texts + text, begin = line * length;
     Rows rows, more;
     begin_rows(more, sum2 + begin * WIDTH, length, s);
@@ -131,14 +130,13 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
     for (int i = 0; i < 4; i++)
       fetch_rows(down_boxes + i * BOX, WIDTH, layer.down_w + i * WIDTH, INNER * 2, WIDTH, thread);
     fetch_rows(up_boxes, INNER, layer.up_w, WIDTH * 2, INNER, thread);
-    char* given_inner[4] = {q_tile, k_tile, v_tile, memory + TILE};  // before anything else needs the room
     for (int i = 0; i < 4; i++)
-      fetch_rows(given_inner[i], ROWS, inner + begin * INNER + i * WIDTH, INNER * 2, length, thread);
+      fetch_rows(inner_tiles + i * TILE, ROWS, inner + begin * INNER + i * WIDTH, INNER * 2, length, thread);
     mark();
     fetch_rows(out_box, WIDTH, layer.out_w, WIDTH * 2, WIDTH, thread);
     fetch_rows(qkv_boxes, 3 * WIDTH, layer.qkv_w, WIDTH * 2, 3 * WIDTH, thread);
     mark();
-    if (thread < ROWS) words[thread] = row_word(key, (u32)layer.sites[0], thread);
+    if (thread < ROWS) words[thread] = fold(row_word(key, (u32)layer.sites[0], thread));
     if (thread < 2 * WIDTH) gammas[thread] = gamma;
     held[which * ROWS + own_row] = early[0];
     if (which == 0) held[4 * ROWS + own_row] = early[1];
@@ -146,50 +144,54 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
     float all[8][4], du[8][4], branch[4][4];
     u32 part[4][4], given[2][4], word[2];
     end_rows(given, more, first_stage, s);
-    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[2], s.row + 8 * i);
+    for (int i = 0; i < 2; i++) word[i] = fold(row_word(key, (u32)layer.sites[2], s.row + 8 * i));
     __syncthreads();
-    norm_drop_back(own, branch, given, held, held + ROWS, gammas, drops, word, columns, threshold, grow, places,
+    norm_drop_back(own, branch, given, held, held + ROWS, gammas, drops, word, columns, least, grow, places,
                    parts2 + s.band * 192, s);
     put_rows(branch, first_stage, (char*)(d_down + begin * WIDTH), WIDTH * 2, length, s);
     fetched_but<1>();
     seen_by_engines();
     __syncthreads();
-    take_rows(part, first_stage, s);
+    s = seat_of(anew(threadIdx.x));
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
       for (int i = 0; i < 4; i++) all[n][i] = n / 4 == s.half ? own[n & 3][i] : 0;
-    sync_pair(s);  // both have read what the stage held
 #pragma unroll 1
-    for (int j = 2 * s.half; j < 2 * s.half + 2; j++) {
+    for (int i = 0; i < 2; i++) {
+      int j = 2 * s.half + i;
+      char* tile = inner_tiles + j * TILE;
       u32 pairs[4][4];
+      take_rows(part, first_stage, s);
       clear(du);
       add_box<1>(du, part, down_boxes + j * BOX);
-      take_rows(pairs, j == 0 ? q_tile : j == 1 ? k_tile : j == 2 ? v_tile : memory + TILE, s);
       // The GELU's output takes the place of what it was given.
+      u32 place = place_of(tile) + at(s.first + (s.lane & 15), s.lane >> 4);
+      read4(pairs[0], place);
 #pragma unroll
-      for (int i = 0; i < 16; i++) {
-        u32* pair = &pairs[i / 4][i % 4];
-        gelu_pairs_back<1>(&du[i / 2][i % 2 * 2], pair);
-        gelu_pairs<1>(pair);
+      for (int h = 0; h < 4; h++) {
+        if (h < 3) read4(pairs[h + 1], place ^ (h + 1) << 5);
+        gelu_pairs_both<4>(du[2 * h], pairs[h]);
+        write4(place ^ h << 5, pairs[h]);
       }
-      put_pairs(pairs, stage, s.first + (lane & 15), (char*)(inner + begin * INNER + j * WIDTH), INNER * 2, length, s);
-      put_sums(du, parts + s.band * INNER + j * WIDTH, lane);
+      copy_rows<4>(tile, (char*)(inner + begin * INNER + j * WIDTH), INNER * 2, length, s);
+      put_sums(du, parts + s.band * INNER + j * WIDTH, s.lane);
       round_rows(pairs, du);
-      put_pairs(pairs, stage, s.first + (lane & 15), (char*)(d_inner + begin * INNER + j * WIDTH), INNER * 2, length, s);
+      put_pairs(pairs, tile, s.first + (s.lane & 15), (char*)(d_inner + begin * INNER + j * WIDTH), INNER * 2, length, s);
       add_box<1>(all, pairs, up_boxes + j * BOX);
     }
+    sync_pair(s);  // both have read what the stage held
     begin_rows(rows, sum1 + begin * WIDTH, length, s);
     begin_rows(more, mixed + begin * WIDTH, length, s);
-    __syncwarp();
-    give(own, all, room, s);
+    give(own, all, room(s.half), s);
     fetched();
     __syncthreads();  // all of the sums is there; the feed-forward half's weights and what it was given are read
     u16* here = qkv + begin * 3 * WIDTH;
+    thread = anew(threadIdx.x);
     fetch_rows(q_tile, ROWS, here, 3 * WIDTH * 2, length, thread);
     fetch_rows<true>(k_tile, ROWS, here + WIDTH, 3 * WIDTH * 2, length, thread);
     fetch_rows<true>(v_tile, ROWS, here + 2 * WIDTH, 3 * WIDTH * 2, length, thread);
-    get(branch, other_room, s);
+    get(branch, room(1 - s.half), s);
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -197,10 +199,12 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
     add_lines(parts2, 192, lines2 + line * 192, thread);
     add_lines(parts, INNER, up_lines + line * INNER, THREADS - 1 - thread);  // whom the others leave free
     sync_pair(s);  // both have what they were given
+    s = seat_of(anew(threadIdx.x));
     end_rows(given, rows, first_stage, s);
-    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[1], s.row + 8 * i);
-    norm_drop_back(own, branch, given, held + 2 * ROWS, held + 3 * ROWS, gammas + WIDTH, drops, word, columns, threshold,
+    for (int i = 0; i < 2; i++) word[i] = fold(row_word(key, (u32)layer.sites[1], s.row + 8 * i));
+    norm_drop_back(own, branch, given, held + 2 * ROWS, held + 3 * ROWS, gammas + WIDTH, drops, word, columns, least,
                    grow, places + 2 * ROWS, parts1 + s.band * 192, s);
+    s = seat_of(anew(threadIdx.x));
     u32 residual[2][4];
     round_rows(residual, own);
     put_rows(branch, first_stage, (char*)(d_out + begin * WIDTH), WIDTH * 2, length, s);
@@ -220,9 +224,9 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
 #pragma unroll
     for (int i = 0; i < 2; i++) shared[i] = sum_quad(shared[i]);
     tell(places + 4 * ROWS, shared, nothing, s);
-    put_pairs(rounded, d_tile, s.first + (lane & 15), 0, 0, 0, s);
+    put_pairs(rounded, d_tile, s.first + (s.lane & 15), 0, 0, 0, s);
     sync_pair(s);
-    if (s.half == 0 && (lane & 3) == 0)
+    if (s.half == 0 && (s.lane & 3) == 0)
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         int row = s.row + 8 * i;
@@ -232,35 +236,45 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
     seen_by_engines();
     __syncthreads();
     add_lines(parts1, 192, lines1 + line * 192, thread);
+    // Where a warp gives, a thread's residual waits: what follows needs all registers.
+    auto given_at = [&](int half) { return (half * BANDS + s.band) * 2048; };
+    auto aside = [&](int h) { return (uint4*)(first_stage + given_at(s.half) + h * 512 + s.lane * 16); };
+#pragma unroll
+    for (int h = 0; h < 2; h++) *aside(h) = make_uint4(residual[h][0], residual[h][1], residual[h][2], residual[h][3]);
     back_to_keys(all, du, q_tile, k_tile, v_tile, d_tile, scores, facts, words, attention_drops, visible, scale,
-                 attention_threshold, attention_grow, s);
-    int mine = (s.half * BANDS + s.band) * 2048, other = ((1 - s.half) * BANDS + s.band) * 2048;
-    give(own, all, up_boxes + mine, s);
-    give(branch, du, first_stage + mine, s);
+                 (u32)attention_threshold << 16, attention_grow, s);
+    s = seat_of(anew(threadIdx.x));
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      uint4 x = *aside(h);
+      residual[h][0] = x.x, residual[h][1] = x.y, residual[h][2] = x.z, residual[h][3] = x.w;
+    }
+    give(own, all, up_boxes + given_at(s.half), s);
+    give(branch, du, first_stage + given_at(s.half), s);
     __syncthreads();  // all gradients of scores are there, and nobody reads queries, values and gradients any more
-    int pair_row = s.first + 2 * (lane & 7) + ((lane >> 3) & 1);
+    int pair_row = s.first + 2 * (s.lane & 7) + ((s.lane >> 3) & 1);
     char* to = (char*)here;
     {
       u32 pairs[2][4];
       float others[4][4];
-      get(others, up_boxes + other, s);
+      get(others, up_boxes + given_at(1 - s.half), s);
 #pragma unroll
       for (int n = 0; n < 4; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) own[n][i] = (own[n][i] + others[n][i]) * scale;
       round_rows(pairs, own);
       put_pairs(pairs, q_tile, pair_row, to + WIDTH * 2, 3 * WIDTH * 2, length, s);
-      get(others, first_stage + other, s);
+      get(others, first_stage + given_at(1 - s.half), s);
 #pragma unroll
       for (int n = 0; n < 4; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) branch[n][i] += others[n][i];
-      put_sums(branch, parts + s.band * 128 + 64 + s.own * 8, lane);
+      put_sums(branch, parts + s.band * 128 + 64 + s.own * 8, s.lane);
       round_rows(pairs, branch);
       put_pairs(pairs, d_tile, pair_row, to + WIDTH * 4, 3 * WIDTH * 2, length, s);
     }
     back_to_queries(own, k_tile, scores, scale, s);
-    put_sums(own, parts + s.band * 128 + s.own * 8, lane);
+    put_sums(own, parts + s.band * 128 + s.own * 8, s.lane);
     put_rows(own, v_tile, to, 3 * WIDTH * 2, length, s);
     __syncthreads();
     if (thread < 192) {

@@ -107,9 +107,9 @@ norm_backward(const u16* gradient, u16* summed, u16* branch, float* lines, const
       u32 word = shown(own_word, turn % KNOWN * ROWS + r);
 #pragma unroll
       for (int i = 0; i < 8; i += 2) {
-        u32 w = stir(word ^ mixed[i / 2]);  // what is left of `mix` changes its lower half
-        h[r][i] *= (w ^ w << 16) >= least ? grow : 0;
-        h[r][i + 1] *= w >= least ? grow : 0;
+        u32 w = stir(word ^ mixed[i / 2]);
+        h[r][i] *= first_stays(w, least) ? grow : 0;
+        h[r][i + 1] *= second_stays(w, least) ? grow : 0;
         d_bias[i] += h[r][i];
         d_bias[i + 1] += h[r][i + 1];
       }

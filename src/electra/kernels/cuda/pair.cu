@@ -35,11 +35,12 @@ struct Layers {
 struct Seat {
   int lane, half, band, first, row, own;
 };
-INLINE Seat seat_of(int thread) {
+// How large they are is hidden: where sums become unions of bits, addresses need registers of their own.
+INLINE Seat seat_of(u32 thread) {
   Seat s;
   s.lane = thread & 31;
-  s.half = thread / (BANDS * 32);
-  s.band = thread / 32 % BANDS;
+  s.half = anew(thread / (BANDS * 32));
+  s.band = anew(thread / 32 % BANDS);
   s.first = s.band * 16;
   s.row = s.first + s.lane / 4;
   s.own = s.half * 4;
@@ -63,15 +64,17 @@ INLINE void fetch_rows(char* tile, int rows, const void* from, long stride, int 
   }
 }
 
-// The pair's rows as what a product is given, from a tile: all columns, or the warp's own.
+// The pair's rows as what a product is given, from a tile: all columns, or the warp's own. Places are found anew each
+// time: there are more of them than registers to keep them in.
 INLINE void take_rows(u32 (&a)[4][4], const char* tile, const Seat& s) {
+  u32 from = anew(at(s.first + (s.lane & 15), s.lane >> 4));
 #pragma unroll
-  for (int h = 0; h < 4; h++) read4(a[h], place_of(tile) + at(s.first + (s.lane & 15), 2 * h + (s.lane >> 4)));
+  for (int h = 0; h < 4; h++) read4(a[h], place_of(tile) + (from ^ h << 5));
 }
 INLINE void take_own(u32 (&a)[2][4], const char* tile, const Seat& s) {
+  u32 from = anew(at(s.first + (s.lane & 15), s.own + (s.lane >> 4)));
 #pragma unroll
-  for (int h = 0; h < 2; h++)
-    read4(a[h], place_of(tile) + at(s.first + (s.lane & 15), s.own + 2 * h + (s.lane >> 4)));
+  for (int h = 0; h < 2; h++) read4(a[h], place_of(tile) + (from ^ h << 5));
 }
 
 // Numbers rounded to what a product is given, and back.
@@ -147,35 +150,41 @@ INLINE void set_bias(float (&c)[N][4], const float* bias, int lane) {
   }
 }
 
-// Dropout of the own columns; `columns` are the mixed indices of pairs, `word` those of a thread's two rows.
-INLINE void drop_rows(float (&c)[4][4], const u32 word[2], const u32* columns, int threshold, float grow,
+// Dropout of the own columns; `columns` are the mixed indices of pairs, `word` those of a thread's two rows, all folded.
+INLINE void drop_rows(float (&c)[4][4], const u32 word[2], const u32* columns, u32 least, float grow,
                       const Seat& s) {
 #pragma unroll
   for (int n = 0; n < 4; n++) {
     u32 column = columns[(s.own + n) * 4 + (s.lane & 3)];
-    u32 w0 = mix(word[0] ^ column), w1 = mix(word[1] ^ column);
-    c[n][0] = (int)(w0 & 0xffff) >= threshold ? c[n][0] * grow : 0;
-    c[n][1] = (int)(w0 >> 16) >= threshold ? c[n][1] * grow : 0;
-    c[n][2] = (int)(w1 & 0xffff) >= threshold ? c[n][2] * grow : 0;
-    c[n][3] = (int)(w1 >> 16) >= threshold ? c[n][3] * grow : 0;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      u32 w = stir(word[i] ^ column);
+      c[n][2 * i] = first_stays(w, least) ? c[n][2 * i] * grow : 0;
+      c[n][2 * i + 1] = second_stays(w, least) ? c[n][2 * i + 1] * grow : 0;
+    }
   }
 }
 
-// Rows into a tile, and from there to memory, as far as there are rows; `tile` keeps them. Four eights of columns are
-// the warp's own, eight are all. `row` is where the row goes that this lane names.
+// Rows from a tile to memory, as far as there are rows: two sixteens of columns are the warp's own, four are all.
 template <int N>
-INLINE void put_pairs(const u32 (&a)[N][4], char* tile, int row, char* to, long stride, int length, const Seat& s) {
+INLINE void copy_rows(const char* tile, char* to, long stride, int length, const Seat& s) {
   const int chunks = 2 * N, lanes = 32 / chunks;  // of a row; and how many rows a warp writes at once
-  int begin = N == 2 ? s.own : 0;
-  __syncwarp();  // all have read what lay there
-#pragma unroll
-  for (int h = 0; h < N; h++) write4(place_of(tile) + at(row, begin + 2 * h + (s.lane >> 4)), a[h]);
+  int chunk = (N == 2 ? s.own : 0) + s.lane % chunks;
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < 16 / lanes; i++) {
-    int here = s.first + i * lanes + s.lane / chunks, chunk = begin + s.lane % chunks;
+    int here = s.first + i * lanes + s.lane / chunks;
     if (here < length) *(uint4*)(to + here * stride + chunk * 16) = *(uint4*)(tile + at(here, chunk));
   }
+}
+// Rows into a tile, which keeps them, and to memory. `row` is where the row goes that this lane names.
+template <int N>
+INLINE void put_pairs(const u32 (&a)[N][4], char* tile, int row, char* to, long stride, int length, const Seat& s) {
+  u32 place = anew(at(row, (N == 2 ? s.own : 0) + (s.lane >> 4)));
+  __syncwarp();  // all have read what lay there
+#pragma unroll
+  for (int h = 0; h < N; h++) write4(place_of(tile) + (place ^ h << 5), a[h]);
+  copy_rows<N>(tile, to, stride, length, s);
 }
 template <int N>
 INLINE void put_rows(const float (&c)[N][4], char* tile, char* to, long stride, int length, const Seat& s) {

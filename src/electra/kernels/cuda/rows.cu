@@ -18,17 +18,14 @@ INLINE uint4 round_eight(const float (&x)[8]) {
 }
 
 // The normal distribution's cumulative function to 2e-5, and the GELU's derivative to 2e-4, of several numbers side by
-// side: each is a chain, in which one step waits for the one before. See kernels/gelu.py.
+// side: each is a chain, in which one step waits for the one before. Both are made of squares, no further than 4.25, and
+// those are the same. See kernels/gelu.py.
 template <int N>
-INLINE void phi(float (&y)[N], const float (&x)[N]) {
+INLINE void phi(float (&y)[N], const float (&x)[N], const float (&s)[N]) {
   const float of[] = {-4.69411265e-09f, 2.04881886e-07f, -5.26668873e-06f, 8.98211219e-05f,
                       -0.00108791597f,  0.00975214504f,  -0.0662540495f,   0.398864508f};
-  float s[N];
 #pragma unroll
-  for (int i = 0; i < N; i++) {
-    s[i] = fminf(x[i] * x[i], 18.0625f);
-    y[i] = 4.76076019e-11f;
-  }
+  for (int i = 0; i < N; i++) y[i] = 4.76076019e-11f;
 #pragma unroll
   for (int k = 0; k < 8; k++)
 #pragma unroll
@@ -37,10 +34,17 @@ INLINE void phi(float (&y)[N], const float (&x)[N]) {
   for (int i = 0; i < N; i++) y[i] = __saturatef(x[i] * y[i] + 0.5f);
 }
 template <int N>
-INLINE void gelu_slope(float (&y)[N], const float (&x)[N]) {
+INLINE void phi(float (&y)[N], const float (&x)[N]) {
+  float s[N];
+#pragma unroll
+  for (int i = 0; i < N; i++) s[i] = fminf(x[i] * x[i], 18.0625f);
+  phi(y, x, s);
+}
+template <int N>
+INLINE void gelu_slope(float (&y)[N], float (&s)[N], const float (&x)[N]) {
   const float of[] = {3.55245433e-09f, -1.6349081e-07f, 4.43265799e-06f, -7.93626823e-05f, 0.000996547053f,
                       -0.0090404544f,  0.0590925328f,   -0.265392601f,   0.797756433f};
-  float c[N], s[N];
+  float c[N];
 #pragma unroll
   for (int i = 0; i < N; i++) {
     c[i] = fminf(fmaxf(x[i], -4.25f), 4.25f);
@@ -73,11 +77,23 @@ INLINE void gelu_pairs(u32* pairs) {
 }
 template <int N>
 INLINE void gelu_pairs_back(float* gradients, const u32* pairs) {
-  float x[2 * N], y[2 * N];
+  float x[2 * N], y[2 * N], s[2 * N];
   widen<N>(x, pairs);
-  gelu_slope(y, x);
+  gelu_slope(y, s, x);
 #pragma unroll
   for (int i = 0; i < 2 * N; i++) gradients[i] *= y[i];
+}
+// Both at once, for the gradients that belong to the pairs.
+template <int N>
+INLINE void gelu_pairs_both(float* gradients, u32* pairs) {
+  float x[2 * N], y[2 * N], s[2 * N];
+  widen<N>(x, pairs);
+  gelu_slope(y, s, x);
+#pragma unroll
+  for (int i = 0; i < 2 * N; i++) gradients[i] *= y[i];
+  phi(y, x, s);
+#pragma unroll
+  for (int i = 0; i < N; i++) pairs[i] = pack(x[2 * i] * y[2 * i], x[2 * i + 1] * y[2 * i + 1]);
 }
 
 // The sums over 16 rows of 8 N columns, into a line of shared memory.

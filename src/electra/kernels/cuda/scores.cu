@@ -4,10 +4,10 @@
 // each sixteen keys the even ones come first then, so that the two scores that share a random word are one thread's.
 
 // What the queries mix of the warp's keys' values, with dropout if it `drops`, before it is divided by `total`; `top` is
-// what all exponents are less. `columns` are the mixed indices of pairs.
+// what all exponents are less. `columns` are the mixed indices of pairs, folded.
 INLINE void attend_half(float (&c)[8][4], float top[2], float total[2], const u32 (&q_part)[4][4], const char* k_tile,
                         const char* v_tile, bool drops, int key, int site, const u32* columns, int visible, float scale,
-                        int threshold, const Seat& s) {
+                        u32 least, const Seat& s) {
   float e[ROWS / 16][4], binary = scale * 1.4426950408889634f;
   clear(e);
 #if BANDS == 8
@@ -29,7 +29,7 @@ INLINE void attend_half(float (&c)[8][4], float top[2], float total[2], const u3
   for (int i = 0; i < 2; i++) {
     top[i] = fmaxf(top[i], swap(top[i], 1));
     top[i] = fmaxf(top[i], swap(top[i], 2)) * binary;
-    word[i] = row_word((u32)key, (u32)site, s.row + 8 * i);
+    word[i] = fold(row_word((u32)key, (u32)site, s.row + 8 * i));
   }
   u32 a[ROWS / 32][4];
 #pragma unroll
@@ -43,9 +43,9 @@ INLINE void attend_half(float (&c)[8][4], float top[2], float total[2], const u3
       u32 column = columns[s.half * (ROWS / 4) + n * 4 + (s.lane & 3)];
 #pragma unroll
       for (int i = 0; i < 2; i++) {
-        u32 w = mix(word[i] ^ column);
-        if ((int)(w & 0xffff) < threshold) e[n][2 * i] = 0;
-        if ((int)(w >> 16) < threshold) e[n][2 * i + 1] = 0;
+        u32 w = stir(word[i] ^ column);
+        if (!first_stays(w, least)) e[n][2 * i] = 0;
+        if (!second_stays(w, least)) e[n][2 * i + 1] = 0;
       }
     }
   }
@@ -65,21 +65,22 @@ INLINE void attend_half(float (&c)[8][4], float top[2], float total[2], const u3
 INLINE u32 at_scores(u32 key, u32 chunk) { return key * 256 + ((chunk & 8) << 4) + (((chunk ^ key) & 7) << 4); }
 
 // What the warp's queries add to the gradients of the pair's keys and values, and in `scores` the gradient of their
-// scores. `facts` are of a query the log-sum and what its gradients share, `words` its dropout's, if it `drops`.
+// scores. `facts` are of a query the log-sum and what its gradients share, `words` its dropout's, folded, if it `drops`.
 INLINE void back_to_keys(float (&dk)[8][4], float (&dv)[8][4], const char* q_tile, const char* k_tile,
                          const char* v_tile, const char* d_tile, char* scores, const float2* facts, const u32* words,
-                         bool drops, int visible, float scale, int threshold, float grow, const Seat& s) {
+                         bool drops, int visible, float scale, u32 least, float grow, const Seat& s) {
   int lane = s.lane, key0 = s.first + 2 * (lane / 4);  // this thread's keys: key0 and key0 + 1
-  u32 column = mix(s.band * 8 + lane / 4);
+  u32 column = fold(mix(s.band * 8 + lane / 4));
   bool seen0 = key0 < visible, seen1 = key0 + 1 < visible;
   float binary = scale * 1.4426950408889634f;
-  int group = s.band / 4 * 64 * 128;  // where the four warps' keys begin
-  Tile q_rows = tile_at(q_tile, 16), d_rows = tile_at(d_tile, 16);
-  Tile k_rows = tile_at(k_tile + group, 16), v_rows = tile_at(v_tile + group, 16);
   clear(dk);
   clear(dv);
 #pragma unroll 1
-  for (int q0 = s.half * (ROWS / 2); q0 < (s.half + 1) * (ROWS / 2); q0 += 32) {
+  for (int part = 0; part < ROWS / 2; part += 32) {
+    int q0 = s.half * (ROWS / 2) + part;
+    int group = seat_of(anew(threadIdx.x)).band / 4 * 64 * 128;  // where the four warps' keys begin
+    Tile k_rows = tile_at(k_tile + group, 16), v_rows = tile_at(v_tile + group, 16);
+    Tile q_rows = tile_at(q_tile + q0 * 128, 16), d_rows = tile_at(d_tile + q0 * 128, 16);
     float p[4][4], d[4][4];
     clear(p);
     clear(d);
@@ -87,8 +88,8 @@ INLINE void back_to_keys(float (&dk)[8][4], float (&dv)[8][4], const char* q_til
     hold(d);
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-      multiply_few(p, k_rows + k * 2, q_rows + q0 * 8 + k * 2);
-      multiply_few(d, v_rows + k * 2, d_rows + q0 * 8 + k * 2);
+      multiply_few(p, k_rows + k * 2, q_rows + k * 2);
+      multiply_few(d, v_rows + k * 2, d_rows + k * 2);
     }
     end_product();
     have<0>(p);
@@ -103,11 +104,11 @@ INLINE void back_to_keys(float (&dk)[8][4], float (&dv)[8][4], const char* q_til
       float m0 = p0, m1 = p1, m2 = p2, m3 = p3;
       if (drops) {
         uint2 word = *(uint2*)&words[query];
-        u32 w0 = mix(word.x ^ column), w1 = mix(word.y ^ column);
-        m0 = (int)(w0 & 0xffff) >= threshold ? p0 * grow : 0;
-        m1 = (int)(w1 & 0xffff) >= threshold ? p1 * grow : 0;
-        m2 = (int)(w0 >> 16) >= threshold ? p2 * grow : 0;
-        m3 = (int)(w1 >> 16) >= threshold ? p3 * grow : 0;
+        u32 w0 = stir(word.x ^ column), w1 = stir(word.y ^ column);
+        m0 = first_stays(w0, least) ? p0 * grow : 0;
+        m1 = first_stays(w1, least) ? p1 * grow : 0;
+        m2 = second_stays(w0, least) ? p2 * grow : 0;
+        m3 = second_stays(w1, least) ? p3 * grow : 0;
       }
       int i = (n & 1) * 2;
       share[n / 2][i] = pack(m0, m1);
@@ -119,13 +120,14 @@ INLINE void back_to_keys(float (&dk)[8][4], float (&dv)[8][4], const char* q_til
     hold(dk);
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-      multiply_own<1>(dv, share[k], d_rows + (q0 + k * 16) * 8);
-      multiply_own<1>(dk, slope[k], q_rows + (q0 + k * 16) * 8);
+      multiply_own<1>(dv, share[k], d_rows + k * 128);
+      multiply_own<1>(dk, slope[k], q_rows + k * 128);
     }
     end_product();
+    Seat again = seat_of(anew(threadIdx.x));  // as above, so that nothing is kept
+    u32 to = at_scores(again.first + (again.lane & 15), (q0 >> 3) + (again.lane >> 4));
 #pragma unroll
-    for (int k = 0; k < 2; k++)
-      write4(place_of(scores) + at_scores(s.first + (lane & 15), q0 / 8 + 2 * k + (lane >> 4)), slope[k]);
+    for (int k = 0; k < 2; k++) write4(place_of(scores) + (to ^ k << 5), slope[k]);
     have<0>(dv);
     hold(dk);
   }

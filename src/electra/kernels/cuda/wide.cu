@@ -109,7 +109,7 @@ INLINE void drop_add_norm(const char* branch, char* tiles, const Norm& norm, con
 #pragma unroll 1
   for (int row = p.first + p.lane / 8; row < p.first + 16; row += 4) {
     float z[4][8], parts[4];
-    u32 word = row_word(key, (u32)site, row);
+    u32 word = fold(row_word(key, (u32)site, row));
     int here = row * WIDTH + chunk * 8;
 #pragma unroll
     for (int t = 0; t < 4; t++) {
@@ -119,9 +119,9 @@ INLINE void drop_add_norm(const char* branch, char* tiles, const Norm& norm, con
       parts[t] = 0;
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        u32 w = mix(word ^ of[i]);
-        z[t][2 * i] = (w << 16 >= least ? low_of(given[i]) : 0) * grow + low_of(residual[i]);
-        z[t][2 * i + 1] = (w >= least ? high_of(given[i]) : 0) * grow + high_of(residual[i]);
+        u32 w = stir(word ^ of[i]);
+        z[t][2 * i] = (first_stays(w, least) ? low_of(given[i]) : 0) * grow + low_of(residual[i]);
+        z[t][2 * i + 1] = (second_stays(w, least) ? high_of(given[i]) : 0) * grow + high_of(residual[i]);
         parts[t] += z[t][2 * i] + z[t][2 * i + 1];
       }
       put16(summed + here + t * 64, round_eight(z[t]), row < rows);
@@ -196,7 +196,7 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
   char* gates = memory + 14 * TILE;
   Ring ring = {memory + 10 * TILE, gates}, later = {mixed_tiles + 2 * TILE, gates + 64};
   char* x_gate = gates + 128;
-  u32* columns = (u32*)(gates + 192);  // the mixed indices of pairs, of keys or columns
+  u32* columns = (u32*)(gates + 192);  // the mixed indices of pairs, of keys or columns, folded
   u16* up_b = (u16*)(columns + WIDTH / 2);
 
   int thread = threadIdx.x, group = uniform(thread / GROUP), text = blockIdx.x;
@@ -205,7 +205,7 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
     make_ring(later);
     make_gate(x_gate);
   }
-  if (thread < WIDTH / 2) columns[thread] = mix(thread);
+  if (thread < WIDTH / 2) columns[thread] = fold(mix(thread));
   after_others();
   __syncthreads();
 
@@ -267,7 +267,7 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
           }
           u32 word[2], pairs[16][2];
 #pragma unroll
-          for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[0], head * length + p.row + 8 * i);
+          for (int i = 0; i < 2; i++) word[i] = fold(row_word(key, (u32)layer.sites[0], head * length + p.row + 8 * i));
           float top[2], total[2];
           begin_scores(c, mixed_tiles + head * TILE + own, k_tile);
           have<0>(c);
