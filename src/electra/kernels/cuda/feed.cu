@@ -35,6 +35,7 @@ INLINE Part part_of(char* memory, int tiles) {
   if (p.leads)
     for (int i = 0; i < 3; i++) make_gate(p.gates + i * 8);
   __syncthreads();
+  after_others();
   return p;
 }
 INLINE char* weight_gate(char* memory) { return memory + SHARE + GROUPS * OWN + 16; }
@@ -77,7 +78,6 @@ up_gelu(MAP given, MAP weight, const u16* bias, MAP inner, MAP active, int count
     expect(gate, SHARE);
     for (int i = 0; i < 4; i++) bring(p.weights + i * OUTPUTS * 128, weight, 0, p.column, i * 64, gate);
   }
-  after_others();
   if (p.leads && p.first < count) bring_tokens(p, given, p.first);
   u32 biases[16];
 #pragma unroll
@@ -137,7 +137,6 @@ down_backward(MAP given, MAP weight, MAP inner, MAP d_inner, float* lines, int c
     expect(outputs, 2 * STRIPE);
     for (int i = 0; i < 2; i++) bring(p.stripes + i * STRIPE, inner, 0, first, p.column + i * 64, outputs);
   };
-  after_others();
   if (p.leads && p.first < count) {
     bring_tokens(p, given, p.first);
     bring_inner(p.first);
