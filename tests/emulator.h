@@ -294,6 +294,7 @@ template <int N>
 static inline void hold(float (&c)[N][4]) {}
 template <int N>
 static inline void begin_product(float (&c)[N][4]) {}
+static inline void begin_products() {}
 // All groups of products but the last ones are made.
 static inline void make_products(size_t but) {
   size_t made = products.size() > but + 1 ? products.size() - 1 - but : 0;

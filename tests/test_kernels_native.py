@@ -340,6 +340,12 @@ def test_only_what_the_kernels_know_takes_them() -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_kernels_wait_for_the_one_before(kernel: Kernel) -> None:
+    """They are launched while it ends: one that does not wait would read what is not written yet."""
+    assert "after_others();" in (native.HERE / f"{kernel.files[-1]}.cu").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="needs nvcc")
 def test_kernels_compile_into_registers(kernel: Kernel, tmp_path: Path) -> None:
     """Blocks share a multiprocessor and its registers, and little does not fit into these."""

@@ -142,7 +142,7 @@ def fill_up(table_VE: Tensor, bias_V: Tensor, dtype: torch.dtype, *, never: floa
     entries, size = table_VE.shape
     whole = triton.cdiv(entries, BLOCK) * BLOCK
     if whole == entries and table_VE.dtype == bias_V.dtype == dtype:
-        return table_VE, bias_V
+        return table_VE.contiguous(), bias_V.contiguous()
     table_WE = torch.empty(whole, size, dtype=dtype, device=table_VE.device)
     bias_W = torch.empty(whole, dtype=dtype, device=table_VE.device)
     _fill_up[(triton.cdiv(whole * size, FILLED),)](

@@ -66,10 +66,12 @@ INLINE void hold(float (&c)[N][4]) {
   for (int n = 0; n < N; n++)
     asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])::"memory");
 }
+// What products add to, and what they are given in registers, is theirs from here on.
+INLINE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 template <int N>
 INLINE void begin_product(float (&c)[N][4]) {
   hold(c);
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  begin_products();
 }
 INLINE void end_product() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // All products but the `LATER` last are done, and `c` is one of theirs.

@@ -197,7 +197,7 @@ judge_backward(MAP x, MAP table, MAP bias, MAP out, const long long* gold, const
         int row = s.row * BACK * 64 + first + 8 * i;
         bool there = row < rows;
         grows[i] = there ? gradient[row] : 0;
-        height[i] = there ? level[row] * LOG2_E : 0;
+        height[i] = there ? level[row] * LOG2_E : 1e30f;  // past the end all powers are nothing
         right[i] = there ? (int)gold[row] : -1;
       }
 #pragma unroll

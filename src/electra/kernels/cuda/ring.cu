@@ -73,10 +73,11 @@ INLINE Tile tile_anew(const char* p) { return tile_of(anew(place_of(p)), 16); }
 // done. Two slots' products are under way before anybody waits; `early` is told when one is, and two.
 template <class Early>
 INLINE void begin_tiles(float (&c)[16][4], const char* tiles, const Ring& ring, int turn, int lane, Early early) {
-  begin_product(c);
+  hold(c);
 #pragma unroll
   for (int i = 0; i < SLOTS; i++) {
     wait_at(ring.full(i), turn);
+    begin_products();
     Tile a = tile_anew(tiles + i * TILE), b = tile_anew(ring.slot(i));
 #pragma unroll
     for (int k = 0; k < 4; k++)
@@ -103,12 +104,13 @@ INLINE void add_tiles(float (&c)[16][4], const char* tiles, const Ring& ring, in
 }
 // c (64 x 256) += the group's rows of two tiles times four slots, two a tile, next to each other. Begun.
 INLINE void begin_tiles(float (&c)[2][16][4], const char* tiles, const Ring& ring, int turn) {
-  begin_product(c[0]);
+  hold(c[0]);
   hold(c[1]);
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     wait_at(ring.full(2 * i), turn);
     wait_at(ring.full(2 * i + 1), turn);
+    begin_products();
     Tile a = tile_anew(tiles + i * TILE), b = tile_anew(ring.slot(2 * i));
 #pragma unroll
     for (int k = 0; k < 4; k++) multiply_widest<0>(c, a + k * 2, b + k * 2);

@@ -84,8 +84,8 @@ INLINE void back_to_keys(float (&dk)[8][4], float (&dv)[8][4], const char* q_til
     float p[4][4], d[4][4];
     clear(p);
     clear(d);
-    begin_product(p);
     hold(d);
+    begin_product(p);
 #pragma unroll
     for (int k = 0; k < 4; k++) {
       multiply_few(p, k_rows + k * 2, q_rows + k * 2);
@@ -116,18 +116,18 @@ INLINE void back_to_keys(float (&dk)[8][4], float (&dv)[8][4], const char* q_til
       slope[n / 2][i] = pack(d[n][0] * m0 - p0 * fact.y, d[n][1] * m1 - p1 * fact.w);
       slope[n / 2][i + 1] = pack(d[n][2] * m2 - p2 * fact.y, d[n][3] * m3 - p3 * fact.w);
     }
-    begin_product(dv);
+    Seat again = seat_of(anew(threadIdx.x));  // as above, so that nothing is kept
+    u32 to = at_scores(again.first + (again.lane & 15), (q0 >> 3) + (again.lane >> 4));
+#pragma unroll
+    for (int k = 0; k < 2; k++) write4(place_of(scores) + (to ^ k << 5), slope[k]);
     hold(dk);
+    begin_product(dv);
 #pragma unroll
     for (int k = 0; k < 2; k++) {
       multiply_own<1>(dv, share[k], d_rows + k * 128);
       multiply_own<1>(dk, slope[k], q_rows + k * 128);
     }
     end_product();
-    Seat again = seat_of(anew(threadIdx.x));  // as above, so that nothing is kept
-    u32 to = at_scores(again.first + (again.lane & 15), (q0 >> 3) + (again.lane >> 4));
-#pragma unroll
-    for (int k = 0; k < 2; k++) write4(place_of(scores) + (to ^ k << 5), slope[k]);
     have<0>(dv);
     hold(dk);
   }

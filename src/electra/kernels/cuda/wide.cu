@@ -320,8 +320,8 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
       __syncwarp();
       drop_add_norm(mixed_tiles, x_tiles, norm, columns, key, layer.sites[1], threshold, grow, eps,
                     sum1 + begin * WIDTH, y + begin * WIDTH, mean1 + begin, rstd1 + begin, length, p);
-      release_some(later, 0, SLOTS, p.lane);  // their places are free for weights
       seen_by_engines();
+      release_some(later, 0, SLOTS, p.lane);  // their places are free for weights
       sync_group(p.group);
       clear_all(c[0]);
       clear_all(c[1]);
