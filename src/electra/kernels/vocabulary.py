@@ -255,7 +255,7 @@ def predict(
     """(M, W) logits of what was compared with every entry of a table, (M,) losses of the gold entries, and, with keys,
     (M,) entries drawn from the distributions; the logits of what fills up the last 128 are `never`.
 
-    `logits` false leaves the logits out where there is a faster way without them.
+    Without `logits` there are none, and where `judge` knows how none are in memory.
     """
     keys_M = None if keys_M is None else keys_M.contiguous()
     given = (x_ME.contiguous(), table_VE, bias_V, gold_M.contiguous(), keys_M, never)
@@ -265,4 +265,5 @@ def predict(
             logits_MW, loss_M, sampled_M = _Predict.apply(*given)  # type: ignore[no-untyped-call]
         else:
             loss_M, sampled_M = _Judge.apply(*given)  # type: ignore[no-untyped-call]
-    return logits_MW, loss_M, None if keys_M is None else sampled_M
+    # None on every machine alike, also where they were made.
+    return logits_MW if logits else None, loss_M, None if keys_M is None else sampled_M

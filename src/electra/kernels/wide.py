@@ -60,12 +60,12 @@ def run_layers(
     for first in range(0, count, AT_ONCE):
         group = slice(first, first + AT_ONCE)
         told, held = _layers(blocks[group], drops[group])
+        arrays = (array[group] for array in (sums[0], y, inner, active, sums[1], z))
         keys = next((drop.keys_B for drop in drops[0] if drop.keys_B is not None), None)
         rates = (drops[0][0].threshold, drops[0][0].grow, drops[0][1].threshold, drops[0][1].grow)
         launch(
             FORWARD, texts, told, len(held), _rows(given, length),
-            _rows(qkv[group], length), _rows(mixed[group], length), sums[0][group], y[group],
-            inner[group], active[group], sums[1][group], z[group], level[group],
+            _rows(qkv[group], length), _rows(mixed[group], length), *arrays, level[group],
             *(mean[group] for mean in means), lengths_B, keys, texts, length, HEAD**-0.5, *rates, eps,
             drops[0][0].keys_B is not None, drops[0][1].keys_B is not None,
         )  # fmt: skip

@@ -52,8 +52,7 @@ def foretell(
         from electra.kernels.vocabulary import predict
 
         given = (head.states(hidden_MD), table_VE, head.bias, gold_M, keys_M)
-        words = Words(*predict(*given, never=NEVER, logits=logits))
-        return words if logits else words._replace(logits_MV=None)  # on every machine alike
+        return Words(*predict(*given, never=NEVER, logits=logits))
     table_VE, bias_V = pad_vocabulary(table_VE, head.bias)
     logits_MV = head(hidden_MD, table_VE, bias_V)
     kept_MV = logits_MV if logits else None

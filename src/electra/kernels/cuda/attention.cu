@@ -7,8 +7,8 @@ attention_forward(MAP qkv, MAP mixed, float* level, const int* lengths, const in
   u32* columns = (u32*)(memory + 6 * TILE);  // the mixed indices of pairs of keys, folded
   Walk walk = begin_walk(memory, memory + 6 * TILE + 256, 3, items, heads);
   int thread = threadIdx.x, lane = thread & 31, group = thread / GROUP, first = thread / 32 * 16, row = first + lane / 4;
-  float binary = scale * 1.4426950408889634f;
-  if (thread < 64) columns[thread] = fold(mix(thread));
+  float binary = scale * LOG2_E;
+  if (thread < 64) columns[thread] = column_word(thread);
   after_others();
   if (thread == 0 && walk.more()) {
     expect(walk.gate(), 3 * TILE);
@@ -26,7 +26,7 @@ attention_forward(MAP qkv, MAP mixed, float* level, const int* lengths, const in
     int text = walk.text(), head = walk.head(), visible = lengths ? lengths[text] : length;
     u32 word[2];
     for (int i = 0; i < 2; i++)
-      word[i] = keys ? fold(row_word((u32)keys[text], (u32)site, head * length + row + 8 * i)) : 0;
+      word[i] = keys ? row_word((u32)keys[text], (u32)site, head * length + row + 8 * i) : 0;
     char* q_tile = walk.tile(0);
     walk.wait();
     float s[16][4];

@@ -8,12 +8,12 @@ attention_backward(MAP qkv, MAP gradient, const float* level, float* sums, const
   float* parts = (float*)(slopes + 2 * TILE);
   Walk walk = begin_walk(memory, (char*)parts + 4096, 4, items, heads);
   int thread = threadIdx.x, lane = thread & 31, warp = thread / 32, group = thread / GROUP, first = warp * 16;
-  float binary = scale * 1.4426950408889634f;
+  float binary = scale * LOG2_E;
   u32 least = keys ? (u32)threshold << 16 : 0;
   float more = keys ? grow : 1.0f;
   u32 columns[16];
 #pragma unroll
-  for (int n = 0; n < 16; n++) columns[n] = fold(mix(n * 4 + (lane & 3)));
+  for (int n = 0; n < 16; n++) columns[n] = column_word(n * 4 + (lane & 3));
   auto bring_four = [&](const Walk& one) {
     expect(one.gate(), 4 * TILE);
     bring_three(one, qkv);
@@ -50,7 +50,7 @@ attention_backward(MAP qkv, MAP gradient, const float* level, float* sums, const
     char *q_tile = walk.tile(0), *k_tile = walk.tile(1), *v_tile = walk.tile(2), *d_tile = walk.tile(3);
     u32 word[2];
 #pragma unroll
-    for (int i = 0; i < 2; i++) word[i] = fold(row_word(key, (u32)site, head * length + first + lane / 4 + 8 * i));
+    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)site, head * length + first + lane / 4 + 8 * i);
     walk.wait();
     float s[16][4], d[16][4], shared[2] = {};
     begin_scores(s, q_tile + group * 64 * 128, k_tile);

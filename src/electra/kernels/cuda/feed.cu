@@ -146,8 +146,7 @@ down_backward(MAP given, MAP weight, MAP inner, MAP d_inner, float* lines, int c
   int turn = 0;
   for (int first = p.first; first < count; first += p.step, turn ^= 1) {
     float c[16][4];
-#pragma unroll
-    for (int n = 0; n < 16; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+    clear(c);
     wait_at(p.gates, turn);
     add_tokens<1>(c, p);
     bool more = first + p.step < count;

@@ -181,3 +181,9 @@ INLINE void multiply_turned(float c[8][4], Tile a, Tile b) {
       : "l"(a), "l"(b));
 }
 #endif
+
+// A warp has done with what the gate is for.
+INLINE void leave(void* gate, int lane) {
+  __syncwarp();
+  if (lane == 0) come(gate);
+}

@@ -43,8 +43,7 @@ INLINE void begin_scores(float (&c)[16][4], const char* own, const char* all) {
 }
 // c (64 x 64): a thread's pairs of its rows' 128 columns times the rows of a tile. Begun.
 INLINE void begin_mixture(float (&c)[8][4], const u32 (&pairs)[16][2], const char* tile) {
-#pragma unroll
-  for (int n = 0; n < 8; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+  clear(c);
   Tile b = tile_at(tile, TILE);
   begin_product(c);
 #pragma unroll
@@ -53,8 +52,7 @@ INLINE void begin_mixture(float (&c)[8][4], const u32 (&pairs)[16][2], const cha
 }
 // c (64 x 64): 64 columns of 128 rows, turned, times the rows of a tile. Begun.
 INLINE void begin_turned(float (&c)[8][4], const char* columns, const char* tile) {
-#pragma unroll
-  for (int n = 0; n < 8; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+  clear(c);
   Tile a = tile_at(columns, TILE), b = tile_at(tile, TILE);
   begin_product(c);
 #pragma unroll
@@ -76,15 +74,8 @@ INLINE void share_out(u32 (&pairs)[16][2], float (&s)[16][4], float top[2], floa
   u32 least = (u32)threshold << 16;
   top[0] = top[1] = -1e28f;
   total[0] = total[1] = 0;
-#pragma unroll
-  for (int n = 0; n < 16; n++)
-#pragma unroll
-    for (int i = 0; i < 4; i++) top[i / 2] = fmaxf(top[i / 2], s[n][i]);
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    top[i] = fmaxf(top[i], swap(top[i], 1));
-    top[i] = fmaxf(top[i], swap(top[i], 2)) * binary;
-  }
+  raise(top, s);
+  top[0] *= binary, top[1] *= binary;
 #pragma unroll
   for (int n = 0; n < 16; n++) {
     float* e = s[n];

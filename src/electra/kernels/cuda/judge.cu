@@ -6,7 +6,6 @@
 #define SIZE 128
 #define HALF (64 * 128)  // bytes of 64 rows of 64 columns
 #define STAGE (2 * TILE + 2048)  // entries, then their biases, 64 in each kilobyte
-#define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
 
 // A block's way through its stretch, and the places that things come to in turn.
@@ -49,7 +48,7 @@ INLINE Stretch<GROUPS, STAGES> stretch_of(char* memory, int items, int each, int
   after_others();
   return s;
 }
-// All that comes past, as fast as both groups have done with what was there.
+// All that comes past, as fast as all groups have done with what was there.
 template <int GROUPS, int STAGES>
 INLINE void stream(Stretch<GROUPS, STAGES> s, const Map& x, const Map& table, const Map& bias) {
   bool other = true;
@@ -67,12 +66,6 @@ INLINE void stream(Stretch<GROUPS, STAGES> s, const Map& x, const Map& table, co
     }
   }
 }
-// A warp has done with something.
-INLINE void leave(void* gate, int lane) {
-  __syncwarp();
-  if (lane == 0) come(gate);
-}
-
 // c (64 x 128): the group's rows times the entries of a stage.
 template <int GROUPS>
 INLINE void compare(float (&c)[16][4], const char* own, const char* stage) {
@@ -139,15 +132,7 @@ judge_forward(MAP x, MAP table, MAP bias, float* totals, int rows, int items, in
     add_powers(total, c, top);
     if (any_lane(!(total[0] > 1e-30f && total[0] < 1e30f && total[1] > 1e-30f && total[1] < 1e30f))) {
       top[0] = top[1] = -1e30f;
-#pragma unroll
-      for (int n = 0; n < 16; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) top[i / 2] = fmaxf(top[i / 2], c[n][i]);
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        top[i] = fmaxf(top[i], swap(top[i], 1));
-        top[i] = fmaxf(top[i], swap(top[i], 2));
-      }
+      raise(top, c);
       add_powers(total, c, top);
     }
 #pragma unroll
@@ -200,8 +185,7 @@ judge_backward(MAP x, MAP table, MAP bias, MAP out, const long long* gold, const
         height[i] = there ? level[row] * LOG2_E : 1e30f;  // past the end all powers are nothing
         right[i] = there ? (int)gold[row] : -1;
       }
-#pragma unroll
-      for (int n = 0; n < 16; n++) d[n][0] = d[n][1] = d[n][2] = d[n][3] = 0;
+      clear(d);
       wait_at(s.x_full(), s.others++ & 1);
     }
     wait_at(s.full(), s.turn());
@@ -210,7 +194,6 @@ judge_backward(MAP x, MAP table, MAP bias, MAP out, const long long* gold, const
     if (leads) taken();
     sync_group(group);  // the last ones have been read
     float* set = sums + (s.number & 1) * 4 * SIZE;
-    u32 to = place_of(slopes) + at(warp % 4 * 16 + (lane & 15), lane >> 4);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       float p[8][4];
@@ -237,13 +220,7 @@ judge_backward(MAP x, MAP table, MAP bias, MAP out, const long long* gold, const
 #pragma unroll
         for (int i = 0; i < 4; i++) p[n][i] *= grows[i / 2];
       put_sums(p, set + warp % 4 * SIZE + half * 64, lane);
-#pragma unroll
-      for (int n = 0; n < 8; n += 2) {
-        u32 pairs[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) pairs[i] = pack(p[n + i / 2][(i & 1) * 2], p[n + i / 2][(i & 1) * 2 + 1]);
-        write4((to ^ n << 4) + half * HALF, pairs);
-      }
+      write_rows(p, slopes + half * HALF, warp % 4 * 16, lane);
     }
     seen_by_engines();
     sync_group(group);

@@ -118,7 +118,7 @@ narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, flo
   u32 key = attention_drops || drops ? (u32)keys[text] : 0, least = (u32)threshold << 16;
   fetch_rows(x_tile, ROWS, x + (long)text * length * WIDTH, WIDTH * 2, length, thread);
   fetch_rows(qkv_boxes, 3 * WIDTH, layers.of[0].qkv_w, WIDTH * 2, 3 * WIDTH, thread);
-  if (thread < 64) columns[thread] = fold(mix(thread));
+  if (thread < 64) columns[thread] = column_word(thread);
   Vectors early;
   ask(early, layers.of[0], thread);
   keep(early, both_vectors, thread);
@@ -191,7 +191,7 @@ narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, flo
     set_bias(own, vectors + OUT_BIAS + s.own * 8, s.lane);
     add_rows(own, part, out_box + s.own * 1024, s.lane);
     u32 word[2];
-    for (int i = 0; i < 2; i++) word[i] = fold(row_word(key, (u32)layer.sites[1], s.row + 8 * i));
+    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[1], s.row + 8 * i);
     drop_add_norm(own, x_tile, stages, word, columns, drops, least, grow, eps, vectors + NORM1, places + 2 * ROWS,
                   (char*)(sum1 + begin * WIDTH), (char*)(y + begin * WIDTH), mean1 + begin, rstd1 + begin, length, s);
     sync_pair(s);
@@ -227,7 +227,7 @@ narrow_forward(LAYERS layers, int count, const u16* x, u16* qkv, u16* mixed, flo
 #pragma unroll
         for (int i = 0; i < 4; i++) own[n][i] += other_own[n][i] + bias[n][i];
     }
-    for (int i = 0; i < 2; i++) word[i] = fold(row_word(key, (u32)layer.sites[2], s.row + 8 * i));
+    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[2], s.row + 8 * i);
     drop_add_norm(own, x_tile, q_tile, word, columns, drops, least, grow, eps, vectors + NORM2, places + 4 * ROWS,
                   (char*)(sum2 + begin * WIDTH), (char*)(z + begin * WIDTH), mean2 + begin, rstd2 + begin, length, s);
   }

@@ -100,7 +100,7 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
   after_others();
   int text = blockIdx.x, visible = lengths ? lengths[text] : length;
   u32 key = attention_drops || drops ? (u32)keys[text] : 0, least = (u32)threshold << 16;
-  if (threadIdx.x < 64) columns[threadIdx.x] = fold(mix(threadIdx.x));
+  if (threadIdx.x < 64) columns[threadIdx.x] = column_word(threadIdx.x);
   float own[4][4];
   {
     Seat s = seat_of(threadIdx.x);
@@ -136,7 +136,7 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
     fetch_rows(out_box, WIDTH, layer.out_w, WIDTH * 2, WIDTH, thread);
     fetch_rows(qkv_boxes, 3 * WIDTH, layer.qkv_w, WIDTH * 2, 3 * WIDTH, thread);
     mark();
-    if (thread < ROWS) words[thread] = fold(row_word(key, (u32)layer.sites[0], thread));
+    if (thread < ROWS) words[thread] = row_word(key, (u32)layer.sites[0], thread);
     if (thread < 2 * WIDTH) gammas[thread] = gamma;
     held[which * ROWS + own_row] = early[0];
     if (which == 0) held[4 * ROWS + own_row] = early[1];
@@ -144,7 +144,7 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
     float all[8][4], du[8][4], branch[4][4];
     u32 part[4][4], given[2][4], word[2];
     end_rows(given, more, first_stage, s);
-    for (int i = 0; i < 2; i++) word[i] = fold(row_word(key, (u32)layer.sites[2], s.row + 8 * i));
+    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[2], s.row + 8 * i);
     __syncthreads();
     norm_drop_back(own, branch, given, held, held + ROWS, gammas, drops, word, columns, least, grow, places,
                    parts2 + s.band * 192, s);
@@ -201,7 +201,7 @@ narrow_backward(LAYERS layers, int count, const u16* gradient, u16* qkv, const u
     sync_pair(s);  // both have what they were given
     s = seat_of(anew(threadIdx.x));
     end_rows(given, rows, first_stage, s);
-    for (int i = 0; i < 2; i++) word[i] = fold(row_word(key, (u32)layer.sites[1], s.row + 8 * i));
+    for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[1], s.row + 8 * i);
     norm_drop_back(own, branch, given, held + 2 * ROWS, held + 3 * ROWS, gammas + WIDTH, drops, word, columns, least,
                    grow, places + 2 * ROWS, parts1 + s.band * 192, s);
     s = seat_of(anew(threadIdx.x));

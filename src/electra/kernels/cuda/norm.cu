@@ -58,7 +58,7 @@ norm_backward(const u16* gradient, u16* summed, u16* branch, float* lines, const
 #pragma unroll
   for (int i = 0; i < 8; i++) scale[i] = gamma[lane * 8 + i];
 #pragma unroll
-  for (int i = 0; i < 4; i++) mixed[i] = anew(fold(mix(lane * 4 + i)));
+  for (int i = 0; i < 4; i++) mixed[i] = anew(column_word(lane * 4 + i));
   u32 least = anew(keys ? threshold << 16 : 0);
   if (!keys) grow = 1;
   float own_mean = 0, own_rstd = 0;
@@ -70,7 +70,7 @@ norm_backward(const u16* gradient, u16* summed, u16* branch, float* lines, const
       u32 text = (u32)one / (u32)length, key = keys && one < tokens ? (u32)keys[text] : 0;
       own_mean = one < tokens ? mean[one] : 0;
       own_rstd = one < tokens ? rstd[one] : 0;
-      own_word = fold(row_word(key, (u32)site, one - text * length));
+      own_word = row_word(key, (u32)site, one - text * length);
     }
     fetched_but<AHEAD - 1>();
     float c[ROWS][8], h[ROWS][8], sums[2 * ROWS], inverse[ROWS];

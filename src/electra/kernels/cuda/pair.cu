@@ -95,11 +95,6 @@ INLINE void widen(float (&c)[4][4], const u32 (&a)[2][4]) {
       c[n][2 * i + 1] = high_of(pair);
     }
 }
-template <int N>
-INLINE void clear(float (&c)[N][4]) {
-#pragma unroll
-  for (int n = 0; n < N; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-}
 
 // c += rows (16 x 64) times a box: its rows are the outputs, or `TURNED` its columns. What was written there must be
 // seen by engines.

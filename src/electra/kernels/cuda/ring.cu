@@ -46,11 +46,7 @@ INLINE void fill(const Ring& ring, int& number, int turn, const Map& map, int ro
   expect(ring.full(i), SLOT);
   for (int half = 0; half < 2; half++) bring(ring.slot(i) + half * HALF, map, 0, half ? row1 : row0, column, ring.full(i));
 }
-// A warp has done with a slot.
-INLINE void release(const Ring& ring, int i, int lane) {
-  __syncwarp();
-  if (lane == 0) come(ring.empty(i));
-}
+INLINE void release(const Ring& ring, int i, int lane) { leave(ring.empty(i), lane); }
 
 // Where a group and a thread of it are.
 struct Place {
@@ -127,10 +123,6 @@ INLINE void release_some(const Ring& ring, int first, int count, int lane) {
   for (int i = first; i < first + count; i++) release(ring, i, lane);
 }
 
-INLINE void clear_all(float (&c)[16][4]) {
-#pragma unroll
-  for (int n = 0; n < 16; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-}
 // Biases of 128 columns, at any multiple of two bytes: each lane holds four, asked for early, and shows them to others.
 struct Biases {
   u16 of[4];
@@ -141,12 +133,12 @@ INLINE void ask(Biases& biases, const u16* lower, const u16* upper, int lane) {
   biases.of[2] = upper[2 * lane];
   biases.of[3] = upper[2 * lane + 1];
 }
-// Rows of 128 columns and biases, rounded; and into two tiles.
-INLINE void add_biases(u32 (&pairs)[16][2], const float (&c)[16][4], const Biases& biases, int lane) {
-  u32 lower = biases.of[0] | (u32)biases.of[1] << 16, upper = biases.of[2] | (u32)biases.of[3] << 16;
+// Rows of 128 columns and biases, two of each eight columns at a time, rounded; and into two tiles.
+template <class Of>
+INLINE void add_biases(u32 (&pairs)[16][2], const float (&c)[16][4], Of bias_of) {
 #pragma unroll
   for (int n = 0; n < 16; n++) {
-    u32 bias = shown(n < 8 ? lower : upper, n % 8 * 4 + (lane & 3));
+    u32 bias = bias_of(n);
 #pragma unroll
     for (int i = 0; i < 2; i++) pairs[n][i] = pack(c[n][2 * i] + low_of(bias), c[n][2 * i + 1] + high_of(bias));
   }
@@ -157,7 +149,7 @@ INLINE void write_pairs(const u32 (&pairs)[16][2], char* tiles, int first, int l
   for (int n = 0; n < 16; n += 2) write4((to ^ (n & 7) << 4) + n / 8 * TILE, pairs[n]);
 }
 INLINE void write_biased(const float (&c)[16][4], const Biases& biases, char* tiles, int first, int lane) {
-  u32 pairs[16][2];
-  add_biases(pairs, c, biases, lane);
+  u32 lower = biases.of[0] | (u32)biases.of[1] << 16, upper = biases.of[2] | (u32)biases.of[3] << 16, pairs[16][2];
+  add_biases(pairs, c, [&](int n) { return shown(n < 8 ? lower : upper, n % 8 * 4 + (lane & 3)); });
   write_pairs(pairs, tiles, first, lane);
 }

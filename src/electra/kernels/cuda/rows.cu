@@ -1,8 +1,29 @@
 // What single rows and columns are made of, whoever holds them.
 
+#define LOG2_E 1.4426950408889634f  // makes powers of two of those of e
+
+template <int N>
+INLINE void clear(float (&c)[N][4]) {
+#pragma unroll
+  for (int n = 0; n < N; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+}
 INLINE float sum_quad(float x) {
   x += swap(x, 1);
   return x + swap(x, 2);
+}
+
+// Each of a thread's two rows' `top`, or what is higher in c, with the row's other three threads.
+template <int N>
+INLINE void raise(float top[2], const float (&c)[N][4]) {
+#pragma unroll
+  for (int n = 0; n < N; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) top[i / 2] = fmaxf(top[i / 2], c[n][i]);
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    top[i] = fmaxf(top[i], swap(top[i], 1));
+    top[i] = fmaxf(top[i], swap(top[i], 2));
+  }
 }
 
 // Of each number the sum over a warp's lanes.

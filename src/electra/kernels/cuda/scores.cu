@@ -8,7 +8,7 @@
 INLINE void attend_half(float (&c)[8][4], float top[2], float total[2], const u32 (&q_part)[4][4], const char* k_tile,
                         const char* v_tile, bool drops, int key, int site, const u32* columns, int visible, float scale,
                         u32 least, const Seat& s) {
-  float e[ROWS / 16][4], binary = scale * 1.4426950408889634f;
+  float e[ROWS / 16][4], binary = scale * LOG2_E;
   clear(e);
 #if BANDS == 8
   add_box<0>(e, q_part, k_tile + s.half * (TILE / 2));
@@ -20,16 +20,14 @@ INLINE void attend_half(float (&c)[8][4], float top[2], float total[2], const u3
 #pragma unroll
   for (int n = 0; n < ROWS / 16; n++)
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
       if (s.half * (ROWS / 2) + n * 8 + (s.lane & 3) * 2 + (i & 1) >= visible) e[n][i] = -1e30f;
-      top[i / 2] = fmaxf(top[i / 2], e[n][i]);
-    }
+  raise(top, e);
   u32 word[2];
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    top[i] = fmaxf(top[i], swap(top[i], 1));
-    top[i] = fmaxf(top[i], swap(top[i], 2)) * binary;
-    word[i] = fold(row_word((u32)key, (u32)site, s.row + 8 * i));
+    top[i] *= binary;
+    word[i] = row_word((u32)key, (u32)site, s.row + 8 * i);
   }
   u32 a[ROWS / 32][4];
 #pragma unroll
@@ -70,9 +68,9 @@ INLINE void back_to_keys(float (&dk)[8][4], float (&dv)[8][4], const char* q_til
                          const char* v_tile, const char* d_tile, char* scores, const float2* facts, const u32* words,
                          bool drops, int visible, float scale, u32 least, float grow, const Seat& s) {
   int lane = s.lane, key0 = s.first + 2 * (lane / 4);  // this thread's keys: key0 and key0 + 1
-  u32 column = fold(mix(s.band * 8 + lane / 4));
+  u32 column = column_word(s.band * 8 + lane / 4);
   bool seen0 = key0 < visible, seen1 = key0 + 1 < visible;
-  float binary = scale * 1.4426950408889634f;
+  float binary = scale * LOG2_E;
   clear(dk);
   clear(dv);
 #pragma unroll 1

@@ -88,11 +88,13 @@ INLINE u32 stir(u32 x) {
   return x * 0x846CA68Bu;
 }
 INLINE u32 mix(u32 x) { return fold(stir(fold(x))); }
-// Two numbers share a random word. With `least` in the upper half, what each has to reach to stay; that is seen before the
-// last step.
+// Random words of dropout: `stir(row_word ^ column_word)`, each already folded, which the hash would do first. Two
+// neighbours share one. With `least` in the upper half, what each has to reach to stay; that is seen before the last
+// step.
 INLINE bool first_stays(u32 stirred, u32 least) { return (stirred ^ stirred << 16) >= least; }
 INLINE bool second_stays(u32 stirred, u32 least) { return stirred >= least; }
-INLINE u32 row_word(u32 key, u32 site, u32 row) { return mix((mix(key ^ site) + 0x9E3779B9u) ^ mix(row)); }
+INLINE u32 row_word(u32 key, u32 site, u32 row) { return fold(mix((mix(key ^ site) + 0x9E3779B9u) ^ mix(row))); }
+INLINE u32 column_word(u32 pair) { return fold(mix(pair)); }
 
 // Where 16 bytes of a row lie in a tile of 64 columns: turned about by the row, so that no eight rows meet in a bank.
 INLINE u32 at(u32 row, u32 chunk) { return row * 128 + ((chunk ^ (row & 7)) << 4); }

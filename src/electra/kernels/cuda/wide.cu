@@ -109,7 +109,7 @@ INLINE void drop_add_norm(const char* branch, char* tiles, const Norm& norm, con
 #pragma unroll 1
   for (int row = p.first + p.lane / 8; row < p.first + 16; row += 4) {
     float z[4][8], parts[4];
-    u32 word = fold(row_word(key, (u32)site, row));
+    u32 word = row_word(key, (u32)site, row);
     int here = row * WIDTH + chunk * 8;
 #pragma unroll
     for (int t = 0; t < 4; t++) {
@@ -205,7 +205,7 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
     make_ring(later);
     make_gate(x_gate);
   }
-  if (thread < WIDTH / 2) columns[thread] = fold(mix(thread));
+  if (thread < WIDTH / 2) columns[thread] = column_word(thread);
   after_others();
   __syncthreads();
 
@@ -226,7 +226,7 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
     if (!attention_drops) attention_threshold = 0, attention_grow = 1;
     if (!drops) threshold = 0, grow = 1;
     int own = p.group * HALF;
-    float binary = scale * 1.4426950408889634f;
+    float binary = scale * LOG2_E;
     if (p.group == 1) pass_turn(1);  // the first is the other's
     wait_at(x_gate, 0);
 #pragma unroll 1
@@ -267,7 +267,7 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
           }
           u32 word[2], pairs[16][2];
 #pragma unroll
-          for (int i = 0; i < 2; i++) word[i] = fold(row_word(key, (u32)layer.sites[0], head * length + p.row + 8 * i));
+          for (int i = 0; i < 2; i++) word[i] = row_word(key, (u32)layer.sites[0], head * length + p.row + 8 * i);
           float top[2], total[2];
           begin_scores(c, mixed_tiles + head * TILE + own, k_tile);
           have<0>(c);
@@ -301,8 +301,8 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
       float c[2][16][4];
       ask(biases, layer.out_b, layer.out_b + 64, p.lane);
       ask(other, layer.out_b + 128, layer.out_b + 192, p.lane);
-      clear_all(c[0]);
-      clear_all(c[1]);
+      clear(c[0]);
+      clear(c[1]);
       begin_tiles(c, mixed_tiles + own, ring, 0);
       done<1>();
       release_some(ring, 0, 2, p.lane);
@@ -323,8 +323,8 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
       seen_by_engines();
       release_some(later, 0, SLOTS, p.lane);  // their places are free for weights
       sync_group(p.group);
-      clear_all(c[0]);
-      clear_all(c[1]);
+      clear(c[0]);
+      clear(c[1]);
       wait_turn(p.group);
       float u[16][4];
       begin_tiles(u, x_tiles + own, ring, 0, p.lane, [](int) {});
@@ -333,12 +333,7 @@ wide_forward(LAYERS layers, int count, MAP x, MAP qkv, MAP mixed, u16* sum1, u16
       for (int part = 0;; part++) {
         u32 pairs[16][2];
         end_tiles(u, ring, p.lane);
-#pragma unroll
-        for (int n = 0; n < 16; n++) {
-          u32 bias = *(const u32*)(up_b + part * 128 + n * 8 + (p.lane & 3) * 2);
-#pragma unroll
-          for (int i = 0; i < 2; i++) pairs[n][i] = pack(u[n][2 * i] + low_of(bias), u[n][2 * i + 1] + high_of(bias));
-        }
+        add_biases(pairs, u, [&](int n) { return *(const u32*)(up_b + part * 128 + n * 8 + (p.lane & 3) * 2); });
         activate(pairs, stages, inner + begin * INNER + part * 128, active + begin * INNER + part * 128, length, p);
         wait_turn(p.group);
         begin_tiles(c, stages + own, later, part & 1);
