@@ -1,0 +1,132 @@
+"""The C++ ops as one shared library: whether this machine can have it, and calls into it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from subprocess import DEVNULL
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from electra.fsio import cache_path
+
+SOURCES = Path(__file__).parent
+OPTIONS = (
+    "-std=c++17", "-O3", "-march=native", "-fno-trapping-math", "-ffp-contract=fast", "-fopenmp", "-fPIC",
+    # Half as wide by default: g++ fears for the clock, which torch's own kernels slow down anyway.
+    *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()),
+)  # fmt: skip
+TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int32: "int32"}
+PASSED: dict[type, Any] = {
+    int: ctypes.c_int64,
+    float: ctypes.c_float,
+    **dict.fromkeys((Tensor, torch.nn.Parameter, type(None)), ctypes.c_void_p),
+}
+"""What arguments are handed over as; a tensor as the address of its first element."""
+
+
+@functools.cache
+def missing() -> str:
+    """Why this machine cannot have the library; empty where it can, compiled now or by an earlier run."""
+    if platform.system() != "Linux":
+        return f"C++ ops are built on Linux only, this is {platform.system()}"
+    if _compiler() is None:
+        return "no C++ compiler (g++)"
+    try:
+        _library()
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:  # no home, a home full or closed, an odd g++
+        return f"the C++ ops could not be built: {str(error).partition(chr(10))[0]}"
+    return ""
+
+
+def call(name: str, dtype: torch.dtype, *arguments: Tensor | int | float | None) -> None:
+    """Run a function of the library for a type; tensors must be contiguous."""
+    function = _function(_library(), f"{name}_{TYPES[dtype]}", tuple(map(type, arguments)))
+    passed = [one.data_ptr() if isinstance(one, Tensor) else one for one in arguments]
+    function(*passed, torch.get_num_threads())
+
+
+@functools.cache
+def _function(library: ctypes.CDLL, name: str, kinds: tuple[type, ...]) -> Any:
+    """A function with its argument types set; a step calls them two hundred times."""
+    function = library[name]  # by item: each has argument types of its own, where attributes share one object
+    function.argtypes = [*(PASSED[kind] for kind in kinds), ctypes.c_int64]
+    function.restype = None
+    return function
+
+
+def _compiler() -> str | None:
+    return shutil.which(os.environ.get("CXX", "")) or shutil.which("g++")
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    compiler = _compiler()
+    assert compiler is not None
+    path = _built(compiler)
+    _share_threads()
+    return ctypes.CDLL(str(path))
+
+
+def _built(compiler: str) -> Path:
+    """The library for these sources, this compiler and this processor, built where it is not in the cache."""
+    sources = sorted(SOURCES.glob("*.cpp"))
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
+    contents = (path.read_text(encoding="utf-8") for path in (*sorted(SOURCES.glob("*.h")), *sources))
+    path = cache_path("cpp-ops", "\n".join((version, _processor(), *OPTIONS, *contents)), ".so")
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            library = Path(folder) / path.name
+            objects = _compiled(compiler, sources, Path(folder))
+            linking = [compiler, "-shared", "-fopenmp", "-o", str(library), *objects]
+            subprocess.run(linking, capture_output=True, check=True, timeout=60)
+            library.replace(path)
+    return path
+
+
+def _compiled(compiler: str, sources: list[Path], folder: Path) -> list[str]:
+    """The object files, the sources compiled side by side."""
+    objects = [str(folder / f"{source.stem}.o") for source in sources]
+    running = [
+        subprocess.Popen([compiler, *OPTIONS, "-c", "-o", made, str(source)], stdout=DEVNULL, stderr=DEVNULL)
+        for made, source in zip(objects, sources, strict=True)
+    ]
+    try:
+        codes = [process.wait(timeout=120) for process in running]
+        if any(codes):
+            raise RuntimeError(f"{compiler} does not compile the sources")
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    return objects
+
+
+def _share_threads() -> None:
+    """Have the library run on torch's threads: a second pool would spin on the cores of the first.
+
+    torch may bring OpenMP under a name of its own; what is loaded globally is found before what the linker named.
+    """
+    loaded = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    for path in sorted(set(re.findall(r"/\S*/lib[gi]*omp\S*\.so\S*", loaded))):
+        ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+
+
+def _processor() -> str:
+    """What this machine's processor can do: a home may be shared with machines that can do less."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    known = sorted({line for line in lines if line.lower().startswith(("model name", "flags", "features", "cpu part"))})
+    return "\n".join((platform.machine(), *known))

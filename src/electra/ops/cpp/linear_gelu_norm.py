@@ -1,0 +1,12 @@
+"""The MLM head's states with the C++ GELU; the norm is torch's."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from electra.ops.cpp.linear_gelu import linear_gelu
+from electra.ops.reference.add_dropout_norm import norm
+
+
+def linear_gelu_norm(x_MD: Tensor, weight_ED: Tensor, bias_E: Tensor, gamma_E: Tensor, beta_E: Tensor) -> Tensor:
+    return norm(linear_gelu(x_MD, weight_ED, bias_E), gamma_E, beta_E)
