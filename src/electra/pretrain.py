@@ -23,17 +23,18 @@ from electra.config.schema import Config
 from electra.config.validate import validate
 from electra.errors import CheckpointError
 from electra.model.electra import build_model
+from electra.objective.registry import Resources
 from electra.progress import Bar, progress, say
 from electra.shards.dataset import Prepared, open_data
 from electra.train.evaluate import evaluate, readable
-from electra.train.fit import fit_model, make_stepper, rows_at_once
+from electra.train.execution import make_stepper, plan_execution
 from electra.train.guard import dead_discriminator
 from electra.train.interrupt import Stop, stop_on_signals
 from electra.train.loop import Position, train
 from electra.train.meter import Line, Meter, Yardstick
+from electra.train.metrics_file import MetricsWriter, evaluation_line, sample_line, status
 from electra.train.parallel import World, join
 from electra.train.stages import Stage, StageWeights, plan_stages, stage_until, stages_after, trained_names
-from electra.train.telemetry import Diary, evaluation_line, sample_line, status
 
 Tensors = dict[str, dict[str, Tensor]]
 HELD_OUT_SEED = 20200323  # the same held-out sequences and masks for every run, whatever its seed
@@ -75,24 +76,23 @@ class _Run:
         self.token_names = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
         specials = Specials(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
         self.separator = separator_of(config.data, specials)
-        self.model = build_model(config, lambda: _counts(prepared, most=START_COUNTS))
-        self.stages = plan_stages(
-            config,
-            specials,
-            counts=lambda: _counts(prepared),
-            device=device,
-        )
-        self.compute = hardware.compute_dtype(config.train.precision, device)
         self.share = world.share(config.train.batch_size)
-        self.rows = self.share.stop - self.share.start
-        self.micro = rows_at_once(config, self.rows)
-        fit_model(self.model, config, device, rows=self.rows)
-        self.peak_flops = hardware.peak_flops(device, self.compute)
+        self.execution = plan_execution(config, device, rows=self.share.stop - self.share.start)
+        self.model = build_model(
+            config,
+            ops=self.execution.ops,
+            dtype=self.execution.dtype,
+            recompute=self.execution.recompute,
+            counts=lambda: _counts(prepared, most=START_COUNTS),
+        )
+        resources = Resources(specials, self.execution.ops, lambda: _counts(prepared), device)
+        self.stages = plan_stages(config, resources)
+        self.peak_flops = hardware.peak_flops(device, self.execution.dtype)
         self.stream = Stream(prepared.train, config.data, specials, seed=config.seed)
         held_out = Stream(prepared.held_out, config.data, specials, seed=HELD_OUT_SEED)
         count = min(config.evaluate.sequences, held_out.epoch(0).layout.count)
         self.held_out = torch.from_numpy(held_out.take(Cursor(), count)[0])
-        self.diary: Diary | None = None
+        self.metrics: MetricsWriter | None = None
         self.bar: Bar | None = None
 
     def go(self) -> Path:
@@ -102,8 +102,8 @@ class _Run:
             return self.out
         with ExitStack() as stack:
             if self.world.leads:
-                self.diary = Diary(self.out, step=position.step)
-                stack.callback(self.diary.close)
+                self.metrics = MetricsWriter(self.out, step=position.step)
+                stack.callback(self.metrics.close)
                 title = f"pretrain {self.config.preset}"
                 self.bar = stack.enter_context(progress(title, position.total_steps, "step", start=position.step))
                 kept = self.stream.epoch(position.cursor.epoch).layout.kept_share
@@ -126,17 +126,17 @@ class _Run:
             say(f"step {position.step}: {stage.title}")
         if position.step == stage.start:
             stage.begin(self.model)
-        self.stage, config = stage, self.config
-        self.weights = StageWeights(self.model, stage, compute=self.compute, device=self.device)
+        self.stage = stage
+        self.weights = StageWeights(self.model, stage, compute=self.execution.dtype, device=self.device)
         if tensors is not None and position.step != stage.start:
             self.weights.master.load(tensors)
         self.stepper = make_stepper(
             self.model,
             self.weights.master,
             stage.objective,
-            config,
+            self.config.optim,
+            self.execution,
             world=self.world,
-            rows=self.rows,
             separator=self.separator,
         )
 
@@ -189,14 +189,14 @@ class _Run:
         return None if found is None else store.step_of(found)
 
     def _by_leader(self, act: Callable[..., None]) -> Callable[..., None]:
-        """`act`, told the run's position, by the leading process only; all wait for it, and end with it if it fails."""
+        """`act` with the run's position, by the leading process only; all wait for it, and end with it if it fails."""
 
-        def guarded(position: Position, *given: Any) -> None:
+        def guarded(position: Position, *arguments: Any) -> None:
             with storage(self.out):
-                act(self.stage.outside(position), *given)
+                act(self.stage.outside(position), *arguments)
 
-        def everywhere(*given: Any) -> None:
-            self.world.by_leader(partial(guarded, *given))
+        def everywhere(*arguments: Any) -> None:
+            self.world.by_leader(partial(guarded, *arguments))
 
         return everywhere
 
@@ -207,8 +207,8 @@ class _Run:
             yield batch
 
     def _save(self, position: Position) -> None:
-        assert self.diary is not None
-        self.diary.sync()
+        assert self.metrics is not None
+        self.metrics.sync()
         store.save(
             self.out,
             step=position.step,
@@ -224,25 +224,25 @@ class _Run:
         say(f"{aside}: the weights, averages and place in the data at step {position.step}")
 
     def _record(self, position: Position, line: Line) -> None:
-        assert self.diary is not None and self.bar is not None
+        assert self.metrics is not None and self.bar is not None
         time_s = round(position.elapsed_s, 3)
-        self.diary.write("train", step=position.step, time_s=time_s, tokens=position.tokens, **line)
+        self.metrics.write("train", step=position.step, time_s=time_s, tokens=position.tokens, **line)
         self.bar.total = position.total_steps
         self.bar.update(position.step, status(line))
 
     def _evaluate(self, position: Position) -> None:
-        assert self.diary is not None
+        assert self.metrics is not None
         since = position.step - self.stage.start
         if position.step and not since:  # the stage before has just ended with one
             return
-        batches: Iterable[Tensor] = (rows.to(self.device) for rows in self.held_out.split(self.micro))
+        batches: Iterable[Tensor] = (rows.to(self.device) for rows in self.held_out.split(self.execution.micro_batch))
         figures, sample = evaluate(self.model, self.stage.objective, batches, separator=self.separator)
-        words = readable(sample, self.token_names)
+        tokens = readable(sample, self.token_names)
         named = {f"eval/{name}": value for name, value in figures.items()}
-        self.diary.write("eval", step=position.step, tokens=position.tokens, **named)
-        self.diary.write("sample", step=position.step, **words)
+        self.metrics.write("eval", step=position.step, tokens=position.tokens, **named)
+        self.metrics.write("sample", step=position.step, **tokens)
         say(evaluation_line(position.step, figures))
-        say(sample_line(words))
+        say(sample_line(tokens))
         if "rtd_auc" in figures and since > self.config.optim.warmup_steps:
             rtd = {key: figures[key] for key in ("rtd_loss", "replaced_rate")}
             if warning := dead_discriminator(auc=figures["rtd_auc"], **rtd):

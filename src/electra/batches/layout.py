@@ -72,12 +72,12 @@ def plan_epoch(split: Split, data: DataConfig, specials: Specials, *, seed: int,
 
 
 def separator_of(data: DataConfig, specials: Specials) -> int | None:
-    """The id that parts a row's documents, none of which sees another; None where a row is one text."""
+    """The id that separates a row's documents, which do not attend to one another; None where a row is one sequence."""
     return specials.sep if data.layout == "packed" else None
 
 
-def _uniform(words: Int32s) -> NDArray[np.float64]:
-    return words.view(np.uint32).astype(np.float64) / 2.0**32
+def _uniform(bits: Int32s) -> NDArray[np.float64]:
+    return bits.view(np.uint32).astype(np.float64) / 2.0**32
 
 
 def _document_keys(ids: NDArray[np.uint64], *address: int | str) -> Int32s:

@@ -21,8 +21,8 @@ class Cursor:
 def permutation(count: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
     """A random order of `count` samples. Hashed indices never tie, because the hash is a bijection."""
     key = np.full(1, rng.derive(seed, "order", epoch), np.int32)
-    words = rng.bits(key, rng.mix(np.arange(count, dtype=np.int32)))
-    return np.argsort(words, kind="stable")
+    bits = rng.bits(key, rng.mix(np.arange(count, dtype=np.int32)))
+    return np.argsort(bits, kind="stable")
 
 
 def sample_keys(samples: NDArray[np.int64], *, seed: int, epoch: int) -> NDArray[np.int32]:

@@ -1,4 +1,4 @@
-"""Rows as the loader makes them, taken apart on the device.
+"""Rows as the loader makes them, split into their parts on the device.
 
 Shapes: B sequences, L length.
 """
@@ -16,7 +16,7 @@ from electra.batches.loader import EXTRA_COLUMNS
 
 
 class Spans(NamedTuple):
-    """What each token sees of its row, and what sees it: its document, from `first` up to but without `end`."""
+    """Which tokens of its row each token attends to: its document, from `first` up to but without `end`."""
 
     first_BL: Tensor
     end_BL: Tensor
@@ -30,7 +30,12 @@ class Sequences(NamedTuple):
     segments_BL: Tensor
     keys_B: Tensor
     spans: Spans | None = None
-    """Where documents stand end to end; None where all real tokens of a row see one another."""
+    """Where documents stand end to end; None where all real tokens of a row attend to one another."""
+
+    @property
+    def addressed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids, lengths and keys: what decides which positions are masked."""
+        return self.ids_BL, self.lengths_B, self.keys_B
 
     def part(self, rows: slice | Tensor) -> Sequences:
         """Some of the sequences."""
@@ -38,8 +43,8 @@ class Sequences(NamedTuple):
         return Sequences(self.ids_BL[rows], self.lengths_B[rows], self.segments_BL[rows], self.keys_B[rows], spans)
 
 
-def lengths_and_segments(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(B,) how long rows are, and (B, L) 1 for the tokens of their second segments."""
+def split_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(B,) lengths, and (B, L) segment ids: 1 for the tokens of the second segment."""
     length = rows.shape[1] - EXTRA_COLUMNS
     lengths_B, a_lengths_B = rows[:, length], rows[:, length + 1]
     place_L = torch.arange(length, dtype=rows.dtype, device=rows.device)
@@ -49,15 +54,15 @@ def lengths_and_segments(rows: Tensor) -> tuple[Tensor, Tensor]:
 def unpack(
     rows: Tensor,
     separator: int | None = None,
-    measure: Callable[[Tensor], tuple[Tensor, Tensor]] = lengths_and_segments,
+    split: Callable[[Tensor], tuple[Tensor, Tensor]] = split_rows,
 ) -> Sequences:
     """The parts of rows as `electra.batches.loader.pack` makes them.
 
-    `separator` is the id that closes a document, for rows of whose documents none sees another
-    (see `electra.batches.layout.separator_of`). `measure` does what `lengths_and_segments` does.
+    `separator` is the id that closes a document, for rows whose documents do not attend to one another
+    (see `electra.batches.layout.separator_of`). `split` is an implementation of `split_rows`.
     """
     length = rows.shape[1] - EXTRA_COLUMNS
-    lengths_B, segments_BL = measure(rows)
+    lengths_B, segments_BL = split(rows)
     ids_BL, keys_B = rows[:, :length], rows[:, length + 2]
     spans = None if separator is None else document_spans(ids_BL, separator)
     return Sequences(ids_BL, lengths_B, segments_BL, keys_B, spans)

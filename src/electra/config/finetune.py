@@ -53,7 +53,9 @@ class FinetuneConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the step; auto: on a GPU."""
+    """On a GPU, capture the step of each batch shape in a CUDA graph; `off` runs it operation by operation."""
+    kernels: Literal["auto", "plain"] = "auto"
+    """`auto`: the fastest implementation of each op that this machine runs. `plain`: the reference, plain PyTorch."""
     doc_stride: int = 128
     """Tokens between the starts of two windows over a passage (questions only)."""
     max_query: int = 64

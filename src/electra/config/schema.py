@@ -33,7 +33,7 @@ class ModelConfig:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GeneratorConfig:
     kind: Literal["transformer", "two-tower", "unigram", "uniform"] = "transformer"
-    """What proposes replacements: a masked transformer, two causal ones, token frequencies, or any token alike."""
+    """Where replacements come from: a masked transformer, two causal ones, token frequencies, or any token alike."""
     width: float = 0.25
     """Generator hidden size as a fraction of `model.width`; its heads have 64 units, its blocks 4 x its width."""
     depth: float = 1.0
@@ -50,21 +50,21 @@ class GeneratorConfig:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectiveConfig:
     name: Literal["rtd", "rtd-15", "replace-mlm", "all-tokens-mlm", "electric", "mlm"] = "rtd"
-    """`rtd`: replaced token detection (ELECTRA). `rtd-15`: the same, judged at the chosen positions only.
-    `replace-mlm`: original tokens predicted at the chosen positions, from samples in their place. `all-tokens-mlm`: at
+    """`rtd`: replaced token detection (ELECTRA). `rtd-15`: the same, with the loss over the masked positions only.
+    `replace-mlm`: original tokens predicted at the masked positions, from samples in their place. `all-tokens-mlm`: at
     every position, with a copy gate. `electric`: energy-based. `mlm`: masked language modelling (BERT), alone."""
     mlm_weight: float = 1.0
     """Weight of the masked language modelling loss."""
     rtd_weight: float = 50.0
-    """Weight of the replaced token detection loss (rtd, rtd-15, electric); losses over words weigh 1 beside MLM."""
+    """Weight of the replaced token detection loss (rtd, rtd-15, electric); losses over the vocabulary weigh 1."""
     base_rate_start: bool = False
-    """Start the discriminator's output, or all-tokens-mlm's gate, at the share of replaced tokens among those judged
+    """Start the discriminator's output, or all-tokens-mlm's gate, at the share of replaced tokens among those scored
     instead of at one half: it leaves the plateau of token frequencies sooner where the generator starts there too."""
     unigram_start: bool = False
     """Start heads that predict tokens at the corpus's token frequencies instead of at equal chances: the first samples
     are then worth detecting, and the discriminator learns from context sooner."""
     contrastive_weight: float = 0.0
-    """Weight of telling from [CLS] whether a sequence was corrupted at all; above 0, some are left alone (rtd only)."""
+    """Weight of classifying by [CLS] whether a sequence was corrupted; above 0, some are left alone (rtd only)."""
     contrastive_share: float = 0.2
     """Share of the sequences that are left alone."""
 
@@ -72,12 +72,12 @@ class ObjectiveConfig:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskingConfig:
     rate: float = 0.15
-    """Share of a sequence's tokens chosen for prediction."""
+    """Share of a sequence's tokens that are masked positions."""
     policy: Literal["without_replacement", "official"] = "without_replacement"
     """`official` draws positions with replacement, as the released code does: two samples for one position leave an
     arbitrary token there, which helps the discriminator to get going."""
     masked_share: float = 0.85
-    """Share of the chosen positions shown as [MASK]; the rest show the original token (rtd only; mlm uses 80/10/10)."""
+    """Share of the masked positions that hold [MASK]; the rest keep the original token (rtd only; mlm: 80/10/10)."""
     rare: float = 0.0
     """Preference for rare tokens: a token is chosen in proportion to its frequency to the power of minus this."""
 
@@ -85,8 +85,8 @@ class MaskingConfig:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
     layout: Literal["paper", "packed"] = "paper"
-    """`paper`: two segments of whole sentences, padded. `packed`: documents end to end, no padding; a token sees its
-    own document only. Positions run through the row, and its one [CLS] belongs to the first document."""
+    """`paper`: two segments of whole sentences, padded. `packed`: documents end to end, no padding; a token attends
+    to its own document only. Positions run through the row, and its one [CLS] belongs to the first document."""
     length: int = 128
     """Tokens in a sequence, special tokens included."""
     single_segment: float = 0.1
@@ -137,14 +137,16 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """`on`: compile the step. `auto`: on a GPU, in runs from 100,000 steps (10,000 without fused kernels) or from
-    15 minutes on: shorter ones would be over before compiling pays. `off`: nor capture it in one CUDA graph."""
+    """Compile the step, with reference ops. `auto`: on a GPU without fused ops, in runs from 10,000 steps or 15 minutes
+    on: shorter ones would be over before compiling pays."""
+    capture: bool = True
+    """On a GPU, capture the step in one CUDA graph."""
     kernels: Literal["auto", "plain"] = "auto"
-    """`auto`: fused kernels where there is a GPU and they fit, loops in C++ on a CPU with a compiler. `plain`: the
-    same, operation by operation, without Triton and compilers."""
+    """`auto`: the fastest implementation of each op that this machine runs (`electra doctor` lists them). `plain`: the
+    reference, plain PyTorch."""
     recompute: Literal["auto", "on", "off"] = "auto"
-    """Keep only the layers' inputs for the way back and run each layer once more there: far less memory, a third more
-    work. auto: where what is kept would fill more than half of the GPU."""
+    """Save only the layers' inputs for the backward and run each layer once more there: far less memory, a third more
+    work. auto: where saved activations would fill more than half of the GPU."""
     deterministic: bool = False
     """Bitwise reproducible on a GPU too, at some cost in speed."""
     log_every: int = 100

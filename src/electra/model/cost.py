@@ -3,7 +3,7 @@
 The paper's rules are those of its published script: a matrix product is 2mn, the backward pass costs what the forward
 pass does, embedding lookups are multiplications by one-hot vectors, and 15.625 % of the tokens meet the output softmax.
 Both counts add up the same list of parts; what the script does not know (two towers, a vocabulary on every token, a
-frozen generator) is priced by its rules.
+frozen generator) is counted by its rules.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from electra.batches.masking import slot_count
-from electra.config.schema import Config, ModelConfig
+from electra.batches.masking import max_masked
+from electra.config.schema import Config, GeneratorConfig, MaskingConfig, ModelConfig, ObjectiveConfig
 from electra.model.encoder import Shape, discriminator_shape, generator_shape
-from electra.model.prices import Prices, Products, Script
+from electra.model.flop_rules import FlopRules, MatrixProducts, PaperScript
 
 INFERENCE_LENGTH = 128  # at which the paper states inference FLOPs
 
@@ -31,14 +31,14 @@ class Parameters:
         return sum(self.parts.values())
 
     @property
-    def kept(self) -> int:
-        """What is kept for fine-tuning: embeddings and encoder, no head."""
+    def encoder(self) -> int:
+        """Embeddings and encoder, no head: what fine-tuning starts from."""
         return self.parts["embeddings"] + self.parts.get("discriminator", self.parts.get("encoder", 0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ledger:
-    """The bill of a pre-training run."""
+class TrainingCost:
+    """Parameters, tokens and FLOPs of a pre-training run."""
 
     parameters: Parameters
     tokens: int
@@ -52,15 +52,15 @@ class Ledger:
 
 
 class Times(NamedTuple):
-    """How often training pays for what a forward pass computes: as matrix products, and by the paper's rules."""
+    """How often training runs what a forward pass computes once: as matrix products, and by the paper's rules."""
 
     real: int
     paper: int
 
 
 TRAINED = Times(3, 2)  # the backward pass has two products for each of the forward pass
-RECOMPUTED = Times(4, 2)  # the forward pass is done again on the way back, to save memory
-UNREAD = Times(2, 2)  # no gradient goes on to what it reads
+RECOMPUTED = Times(4, 2)  # the backward pass repeats the forward pass, to save memory
+INPUT_DETACHED = Times(2, 2)  # no gradient flows into what it reads
 FROZEN = Times(1, 1)
 
 
@@ -71,16 +71,30 @@ class Part(NamedTuple):
     times: Times
 
 
-def train_flops(config: Config, *, steps: int | None = None) -> Ledger:
-    """The bill of a whole run, or of its first `steps` steps."""
+class Networks(NamedTuple):
+    """What the FLOPs of a training step depend on, apart from the counting rules."""
+
+    encoder: Shape
+    generator: Shape | None
+    """None where nothing generates with weights."""
+    towers: int
+    objective: str
+    contrastive: bool
+    algorithm: str
+    length: int
+
+
+def train_flops(config: Config, *, steps: int | None = None) -> TrainingCost:
+    """The cost of a whole run, or of its first `steps` steps."""
     steps = config.train.steps if steps is None else steps
     a_step = config.train.batch_size * config.data.length
-    alone = min(steps, generator_steps(config))
+    alone = min(steps, sum(config.train.stage_steps[:-1]))
+    networks, vocab = _networks(config), config.model.vocab_size
     real, paper = (
-        alone * a_step * _spent(config, prices, alone=True) + (steps - alone) * a_step * _spent(config, prices)
-        for prices in (_products(config), _script(config))
+        alone * a_step * _train(networks, rules, alone=True) + (steps - alone) * a_step * _train(networks, rules)
+        for rules in (_products(config.masking, networks, vocab), _script(networks, vocab))
     )
-    return Ledger(
+    return TrainingCost(
         parameters=parameters(config),
         tokens=steps * a_step,
         paper=paper,
@@ -89,38 +103,33 @@ def train_flops(config: Config, *, steps: int | None = None) -> Ledger:
     )
 
 
-def generator_steps(config: Config) -> int:
-    """Steps in which the generator trains alone."""
-    return config.train.stage_steps[0] if config.train.algorithm == "two-stage" else 0
-
-
-def learns(config: Config) -> bool:
+def _learns(objective: ObjectiveConfig, generator: GeneratorConfig) -> bool:
     """Whether the generator has weights."""
-    return config.objective.name != "mlm" and config.generator.kind in ("transformer", "two-tower")
+    return objective.name != "mlm" and generator.kind in ("transformer", "two-tower")
 
 
 def parameters(config: Config) -> Parameters:
     """Trained numbers by part; what generator and discriminator share is counted once."""
-    model, kept, objective = config.model, discriminator_shape(config.model), config.objective
+    model, encoder, objective = config.model, discriminator_shape(config.model), config.objective
     embeddings = _embeddings_parameters(model, model.embedding)
     if objective.name == "mlm":
-        head = _masked_head_parameters(kept.width, kept.embedding, model.vocab_size)
-        return Parameters(parts={"embeddings": embeddings, "encoder": _encoder_parameters(kept), "head": head})
+        head = _masked_head_parameters(encoder.width, encoder.embedding, model.vocab_size)
+        return Parameters(parts={"embeddings": embeddings, "encoder": _encoder_parameters(encoder), "head": head})
     parts = {"embeddings": embeddings}
-    small, towers = generator_shape(model, config.generator), _towers(config)
-    if learns(config):
+    small, towers = generator_shape(model, config.generator), _towers(config.generator)
+    if _learns(objective, config.generator):
         if config.generator.tying in ("none", "gdes") or config.train.algorithm == "two-stage":
             parts["generator_embeddings"] = _embeddings_parameters(model, small.embedding)
         if config.generator.tying != "all":
             parts["generator"] = towers * _encoder_parameters(small)
         parts["generator_head"] = _masked_head_parameters(towers * small.width, small.embedding, model.vocab_size)
-    parts["discriminator"] = _encoder_parameters(kept)
-    words = _masked_head_parameters(kept.width, kept.embedding, model.vocab_size)
-    heads = {"replace-mlm": words, "all-tokens-mlm": words + _dense(kept.width, 1)}
-    detection = _dense(kept.width, kept.width) + _dense(kept.width, 1)
+    parts["discriminator"] = _encoder_parameters(encoder)
+    masked = _masked_head_parameters(encoder.width, encoder.embedding, model.vocab_size)
+    heads = {"replace-mlm": masked, "all-tokens-mlm": masked + _dense(encoder.width, 1)}
+    detection = _dense(encoder.width, encoder.width) + _dense(encoder.width, 1)
     parts["discriminator_head"] = heads.get(objective.name, detection)
     if objective.contrastive_weight:
-        parts["sentence_head"] = _dense(kept.width, 1)
+        parts["sentence_head"] = _dense(encoder.width, 1)
     if config.train.algorithm == "adversarial":
         parts["baseline_head"] = _dense(small.width, 1)
     return Parameters(parts=parts)
@@ -144,89 +153,109 @@ def _masked_head_parameters(inputs: int, embedding: int, vocab: int) -> int:
     return _dense(inputs, embedding) + 2 * embedding + vocab
 
 
-def _towers(config: Config) -> int:
-    return 2 if config.generator.kind == "two-tower" else 1
+def _towers(generator: GeneratorConfig) -> int:
+    return 2 if generator.kind == "two-tower" else 1
 
 
-# FLOPs: the parts of a forward pass, and two ways to price each.
+# FLOPs: the parts of a forward pass, counted by either rule.
 
 
 def forward_flops_per_token(config: Config) -> float:
     """Matrix-product FLOPs of one token's forward pass, of generator and discriminator together."""
-    return sum(part.forward for part in _parts(config, _products(config)))
+    networks = _networks(config)
+    rules = _products(config.masking, networks, config.model.vocab_size)
+    return sum(part.forward for part in _parts(networks, rules))
 
 
 def real_flops_per_token(config: Config) -> float:
     """Matrix-product FLOPs of training on one token, forward and backward; of two stages, the mean."""
-    return _mean(config, _products(config))
+    networks = _networks(config)
+    rules = _products(config.masking, networks, config.model.vocab_size)
+    return _mean(networks, rules, config.train.stage_steps)
 
 
 def stage_flops_per_token(config: Config) -> tuple[float, ...]:
     """Matrix-product FLOPs of training on one token, in each stage of the run."""
-    prices = _products(config)
-    alone = (_spent(config, prices, alone=True),) if config.train.algorithm == "two-stage" else ()
-    return *alone, _spent(config, prices)
+    networks = _networks(config)
+    rules = _products(config.masking, networks, config.model.vocab_size)
+    alone = (_train(networks, rules, alone=True),) if config.train.algorithm == "two-stage" else ()
+    return *alone, _train(networks, rules)
 
 
 def paper_flops_per_token(config: Config) -> float:
     """FLOPs of training on one token in the paper's convention; of two stages, the mean."""
-    return _mean(config, _script(config))
+    networks = _networks(config)
+    return _mean(networks, _script(networks, config.model.vocab_size), config.train.stage_steps)
 
 
 def paper_infer_flops(model: ModelConfig, *, length: int = INFERENCE_LENGTH) -> float:
     """FLOPs of classifying one sequence of `length` tokens, in the paper's convention."""
     shape = discriminator_shape(model)
-    prices = Script(length=length, vocab=model.vocab_size)
-    return length * (prices.encoder(shape) + prices.detection(shape.width))
+    rules = PaperScript(length=length, vocab=model.vocab_size)
+    return length * (rules.encoder(shape) + rules.detection(shape.width))
 
 
-def _products(config: Config) -> Prices:
-    length = config.data.length
-    share = max(1, slot_count(length, config.masking.rate)) / length
-    return Products(length=length, vocab=config.model.vocab_size, share=share)
+def _networks(config: Config) -> Networks:
+    learns = _learns(config.objective, config.generator)
+    return Networks(
+        encoder=discriminator_shape(config.model),
+        generator=generator_shape(config.model, config.generator) if learns else None,
+        towers=_towers(config.generator),
+        objective=config.objective.name,
+        contrastive=bool(config.objective.contrastive_weight),
+        algorithm=config.train.algorithm,
+        length=config.data.length,
+    )
 
 
-def _script(config: Config) -> Prices:
-    return Script(length=config.data.length, vocab=config.model.vocab_size)
+def _products(masking: MaskingConfig, networks: Networks, vocab_size: int) -> FlopRules:
+    length = networks.length
+    share = max(1, max_masked(length, masking.rate)) / length
+    return MatrixProducts(length=length, vocab=vocab_size, share=share)
 
 
-def _mean(config: Config, prices: Prices) -> float:
-    alone = generator_steps(config) / config.train.steps
-    together = _spent(config, prices)
-    return alone * _spent(config, prices, alone=True) + (1 - alone) * together if alone else together
+def _script(networks: Networks, vocab_size: int) -> FlopRules:
+    return PaperScript(length=networks.length, vocab=vocab_size)
 
 
-def _spent(config: Config, prices: Prices, *, alone: bool = False) -> float:
+def _mean(networks: Networks, rules: FlopRules, stage_steps: tuple[int, ...]) -> float:
+    """FLOPs of training on one token, over all stages."""
+    alone = sum(stage_steps[:-1]) / sum(stage_steps)
+    together = _train(networks, rules)
+    return alone * _train(networks, rules, alone=True) + (1 - alone) * together if alone else together
+
+
+def _train(networks: Networks, rules: FlopRules, *, alone: bool = False) -> float:
     """FLOPs of training on one token, of the first of two stages if `alone`."""
-    parts = _generator_parts(config, prices, TRAINED) if alone else _parts(config, prices)
-    return sum(part.forward * (part.times.paper if prices.paper else part.times.real) for part in parts)
+    parts = _generator_parts(networks, rules, TRAINED) if alone else _parts(networks, rules)
+    return sum(part.forward * (part.times.paper if rules.paper else part.times.real) for part in parts)
 
 
-def _parts(config: Config, prices: Prices) -> list[Part]:
+def _parts(networks: Networks, rules: FlopRules) -> list[Part]:
     """The forward pass of training; of two stages, of the second."""
-    objective, kept = config.objective, discriminator_shape(config.model)
-    times = FROZEN if config.train.algorithm == "two-stage" else TRAINED
-    words, score = prices.words(kept.width, kept.embedding), prices.score(kept.width)
-    parts = [*_generator_parts(config, prices, times), Part(prices.encoder(kept), TRAINED)]
-    if objective.name in ("mlm", "replace-mlm"):
-        parts.append(Part(prices.share * words, TRAINED))
-    elif objective.name == "all-tokens-mlm":
-        parts.append(Part(words + score, TRAINED))
+    encoder = networks.encoder
+    times = FROZEN if networks.algorithm == "two-stage" else TRAINED
+    vocabulary, score = rules.vocabulary(encoder.width, encoder.embedding), rules.score(encoder.width)
+    parts = [*_generator_parts(networks, rules, times), Part(rules.encoder(encoder), TRAINED)]
+    if networks.objective in ("mlm", "replace-mlm"):
+        parts.append(Part(rules.share * vocabulary, TRAINED))
+    elif networks.objective == "all-tokens-mlm":
+        parts.append(Part(vocabulary + score, TRAINED))
     else:
-        parts.append(Part(prices.detection(kept.width), TRAINED))
-    if objective.contrastive_weight:
-        parts.append(Part(score / config.data.length, TRAINED))
+        parts.append(Part(rules.detection(encoder.width), TRAINED))
+    if networks.contrastive:
+        parts.append(Part(score / networks.length, TRAINED))
     return parts
 
 
-def _generator_parts(config: Config, prices: Prices, times: Times) -> list[Part]:
-    if not learns(config):
+def _generator_parts(networks: Networks, rules: FlopRules, times: Times) -> list[Part]:
+    small, towers = networks.generator, networks.towers
+    if small is None:
         return []
-    small, towers = generator_shape(config.model, config.generator), _towers(config)
-    words = prices.words(towers * small.width, small.embedding)
-    parts = [Part(prices.encoder(small, towers), times), Part(prices.share * words, times)]
-    if config.objective.name == "electric":  # every token is asked for; the samples teach nothing
-        parts[1:] = [Part(prices.share * words, FROZEN), Part(words, RECOMPUTED)]
-    if config.train.algorithm == "adversarial":
-        parts.append(Part(prices.share * prices.score(small.width), UNREAD))
+    vocabulary = rules.vocabulary(towers * small.width, small.embedding)
+    parts = [Part(rules.encoder(small, towers), times), Part(rules.share * vocabulary, times)]
+    if networks.objective == "electric":  # every token is predicted; the samples are not trained on
+        parts[1:] = [Part(rules.share * vocabulary, FROZEN), Part(vocabulary, RECOMPUTED)]
+    if networks.algorithm == "adversarial":
+        parts.append(Part(rules.share * rules.score(small.width), INPUT_DETACHED))
     return parts

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from electra.config.schema import Config
+from electra.config.schema import Config, ModelConfig
 from electra.model.encoder import Encoder, Shape, TwoTower, discriminator_shape, generator_shape
 from electra.model.heads import CopyHead, DetectionHead, MaskedHead
 from electra.model.layers import Embeddings, Norm
+from electra.ops import Ops
 
-# Sites far apart give generator, discriminator and embeddings dropout patterns of their own.
-GENERATOR_SITE, DISCRIMINATOR_SITE = 1_000_001, 2_000_002
+# Call sites far apart give generator, discriminator and embeddings dropout patterns of their own.
+GENERATOR_CALL_SITE, DISCRIMINATOR_CALL_SITE = 1_000_001, 2_000_002
 
 
 class Electra(nn.Module):
@@ -26,25 +28,27 @@ class Electra(nn.Module):
     discriminator's encoder is read in its place.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(
+        self, config: Config, *, ops: Ops, dtype: torch.dtype = torch.float32, recompute: bool = False
+    ) -> None:
         super().__init__()
+        make = _Parts(config.model, ops, dtype, recompute)
         tying, learns = config.generator.tying, config.generator.kind in ("transformer", "two-tower")
-        self.embeddings = _embeddings(config)
+        self.embeddings = make.embeddings(config.model.embedding)
         shape = generator_shape(config.model, config.generator)
         self.generator_embeddings = self.embeddings
         if learns and (tying in ("none", "gdes") or config.train.algorithm == "two-stage"):
-            self.generator_embeddings = _embeddings(config, shape.embedding)
+            self.generator_embeddings = make.embeddings(shape.embedding)
         self.shares_token_table = tying == "gdes" and learns
         self.generator: Encoder | TwoTower | None = None
         if learns and tying != "all":
-            two = config.generator.kind == "two-tower"
-            self.generator = _two_tower(shape, config) if two else _encoder(shape, config)
+            self.generator = make.two_tower(shape) if config.generator.kind == "two-tower" else make.encoder(shape)
         self.generator_head: MaskedHead | None = None
         if learns:
             inputs = 2 * shape.width if config.generator.kind == "two-tower" else shape.width
-            self.generator_head = MaskedHead(inputs, shape.embedding, config.model.vocab_size)
-        self.discriminator = _encoder(discriminator_shape(config.model), config)
-        self.discriminator_head = _head(config)
+            self.generator_head = make.masked_head(inputs, shape.embedding)
+        self.discriminator = make.encoder(discriminator_shape(config.model))
+        self.discriminator_head = make.discriminator_head(config.objective.name)
         if config.objective.contrastive_weight:
             self.sentence_head = nn.Linear(config.model.width, 1)
         if config.train.algorithm == "adversarial":
@@ -72,20 +76,31 @@ class Electra(nn.Module):
 class Bert(nn.Module):
     """The masked language modelling baseline: the discriminator's encoder with a masked-token head."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(
+        self, config: Config, *, ops: Ops, dtype: torch.dtype = torch.float32, recompute: bool = False
+    ) -> None:
         super().__init__()
-        self.embeddings = _embeddings(config)
-        shape = discriminator_shape(config.model)
-        self.encoder = _encoder(shape, config)
-        self.head = MaskedHead(shape.width, shape.embedding, config.model.vocab_size)
+        make, shape = _Parts(config.model, ops, dtype, recompute), discriminator_shape(config.model)
+        self.embeddings = make.embeddings(shape.embedding)
+        self.encoder = make.encoder(shape)
+        self.head = make.masked_head(shape.width, shape.embedding)
 
 
-def build_model(config: Config, counts: Callable[[], Tensor] | None = None) -> Electra | Bert:
+def build_model(
+    config: Config,
+    *,
+    ops: Ops,
+    dtype: torch.dtype = torch.float32,
+    recompute: bool = False,
+    counts: Callable[[], Tensor] | None = None,
+) -> Electra | Bert:
     """A freshly initialised network for the configured objective, the same for the same seed.
 
-    `counts` gives how often each token occurs: for `objective.unigram_start`, which is left out without them.
+    It computes by `ops` in `dtype`, and with `recompute` saves the layers' inputs only. `counts` gives how often each
+    token occurs: for `objective.unigram_start`, which is left out without them.
     """
-    model = Bert(config) if config.objective.name == "mlm" else Electra(config)
+    network = Bert if config.objective.name == "mlm" else Electra
+    model = network(config, ops=ops, dtype=dtype, recompute=recompute)
     initialise(model, std=config.model.init_std, seed=config.seed)
     if isinstance(model, Electra) and model.shares_token_table:
         nn.init.zeros_(model.embeddings.token.weight)  # a difference from the generator's table, none at first
@@ -108,7 +123,7 @@ def build_model(config: Config, counts: Callable[[], Tensor] | None = None) -> E
 
 
 def _base_rate(config: Config, logp_V: Tensor) -> float:
-    """The logit of the share of replaced tokens among those that the objective judges, before anything is learned."""
+    """The logit of the share of replaced tokens among those that the objective scores, before anything is learned."""
     p_V = logp_V.exp()
     if config.objective.name == "electric":  # which adds the odds of a sample itself, and log q
         return -float((p_V * logp_V).sum())
@@ -116,27 +131,6 @@ def _base_rate(config: Config, logp_V: Tensor) -> float:
     if config.objective.name == "rtd-15":
         rate = 1 - float((p_V * p_V).sum())
     return math.log(rate / (1 - rate))
-
-
-def use_plain_operations(model: nn.Module) -> None:
-    """Leave the fused kernels aside: the same computation, operation by operation."""
-    for module in model.modules():
-        if isinstance(module, Encoder | Embeddings | DetectionHead | MaskedHead):
-            module.fused = False
-
-
-def round_embeddings(model: nn.Module, dtype: torch.dtype) -> None:
-    """Have fused embeddings give what the encoder would round them to."""
-    for module in model.modules():
-        if isinstance(module, Embeddings):
-            module.given = dtype
-
-
-def keep_inputs_only(model: nn.Module) -> None:
-    """Have every layer run once more on the way back, from its input."""
-    for module in model.modules():
-        if isinstance(module, Encoder):
-            module.recompute = True
 
 
 def initialise(model: nn.Module, *, std: float, seed: int) -> None:
@@ -164,23 +158,34 @@ def _truncated_normal(weight: Tensor, std: float, generator: torch.Generator) ->
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)
 
 
-def _embeddings(config: Config, width: int | None = None) -> Embeddings:
-    model = config.model
-    return Embeddings(model.vocab_size, model.positions, width or model.embedding, model.dropout)
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Makes the parts of a network, all with the same ops, precision and dropout."""
 
+    model: ModelConfig
+    ops: Ops
+    dtype: torch.dtype
+    recompute: bool
 
-def _encoder(shape: Shape, config: Config) -> Encoder:
-    return Encoder(shape, dropout=config.model.dropout, attention_dropout=config.model.attention_dropout)
+    def embeddings(self, width: int) -> Embeddings:
+        sizes = (self.model.vocab_size, self.model.positions, width)
+        return Embeddings(*sizes, dropout=self.model.dropout, ops=self.ops, dtype=self.dtype)
 
+    def encoder(self, shape: Shape) -> Encoder:
+        rates = {"dropout": self.model.dropout, "attention_dropout": self.model.attention_dropout}
+        return Encoder(shape, **rates, ops=self.ops, recompute=self.recompute)
 
-def _two_tower(shape: Shape, config: Config) -> TwoTower:
-    return TwoTower(shape, dropout=config.model.dropout, attention_dropout=config.model.attention_dropout)
+    def two_tower(self, shape: Shape) -> TwoTower:
+        rates = {"dropout": self.model.dropout, "attention_dropout": self.model.attention_dropout}
+        return TwoTower(shape, **rates, ops=self.ops, recompute=self.recompute)
 
+    def masked_head(self, inputs: int, embedding: int) -> MaskedHead:
+        return MaskedHead(inputs, embedding, self.model.vocab_size, ops=self.ops)
 
-def _head(config: Config) -> DetectionHead | MaskedHead | CopyHead:
-    model = config.model
-    if config.objective.name == "replace-mlm":
-        return MaskedHead(model.width, model.embedding, model.vocab_size)
-    if config.objective.name == "all-tokens-mlm":
-        return CopyHead(model.width, model.embedding, model.vocab_size)
-    return DetectionHead(model.width)
+    def discriminator_head(self, objective: str) -> DetectionHead | MaskedHead | CopyHead:
+        sizes = (self.model.width, self.model.embedding, self.model.vocab_size)
+        if objective == "replace-mlm":
+            return MaskedHead(*sizes, ops=self.ops)
+        if objective == "all-tokens-mlm":
+            return CopyHead(*sizes, ops=self.ops)
+        return DetectionHead(self.model.width, ops=self.ops)

@@ -1,12 +1,12 @@
 """A generator that is rewarded for the discriminator's mistakes (REINFORCE), instead of for likely tokens.
 
-The reward of a slot is the discriminator's loss on the token that was sampled there; all other tokens are left out, on
-the paper's assumption that what is said of them does not depend on the sample. The generator has no MLM loss: it never
-learns which of its samples were right but through the reward. A baseline, -log sigmoid(w·h) over the generator's state
-h at the slot, is taken off the reward. It learns, by cross-entropy, the probability exp(-reward) that the discriminator
-gave to the truth, and no gradient of that reaches the generator.
+The reward of a masked position is the discriminator's loss on the token that was sampled there; all other tokens are
+left out, on the paper's assumption that their loss does not depend on the sample. The generator has no MLM loss: it
+learns which of its samples were right through the reward alone. A baseline, -log sigmoid(w·h) over the generator's
+hidden state h at the position, is subtracted from the reward. It learns, by cross-entropy, the probability
+exp(-reward) that the discriminator gave to the truth, and no gradient of that reaches the generator.
 
-Shapes: B sequences, L length, S prediction slots, M = B·S, V vocabulary.
+Shapes: B sequences, L length, M masked positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra.batches.masking import Slots
+from electra.batches.masking import MaskedPositions
 from electra.batches.sequences import Sequences
 from electra.config.schema import GeneratorConfig
 from electra.model.electra import Electra
 from electra.objective.base import Evaluation, Outcome
 from electra.objective.rtd import ReplacedTokenDetection
-from electra.objective.words import loss_of_slots
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adversarial:
-    """Loss = rtd_weight · BCE over all real tokens + mlm_weight · REINFORCE over the slots + the baseline's loss.
+    """Loss = rtd_weight · BCE over all real tokens + mlm_weight · REINFORCE over masked ones + the baseline's loss.
 
     The REINFORCE term stands where the MLM loss stood; its gradient is what matters, its value says nothing and is not
     logged. `mlm_loss` is logged for comparison and trains nothing.
@@ -42,33 +41,34 @@ class Adversarial:
     def stats(self) -> tuple[str, ...]:
         return (*self.rtd.stats, "reward_sum", "baseline_sum", "entropy_sum")
 
-    def plan(self, batch: Sequences) -> Slots:
-        return self.rtd.plan(batch)
+    def choose_masked(self, batch: Sequences) -> MaskedPositions:
+        return self.rtd.choose_masked(batch)
 
-    def counts(self, batch: Sequences, slots: Slots) -> Tensor:
-        return self.rtd.counts(batch, slots)
+    def counts(self, batch: Sequences, masked: MaskedPositions) -> Tensor:
+        return self.rtd.counts(batch, masked)
 
-    def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
+    def loss(self, model: nn.Module, batch: Sequences, masked: MaskedPositions, counts: Tensor) -> Outcome:
         electra = cast(Electra, model)
-        proposal = self.rtd.proposer.propose(electra, batch, slots, dropout=True)
-        found = self.rtd.detect(electra, batch, slots, proposal, loss_of_slots(proposal.nll_M, slots))
-        assert proposal.hidden_MD is not None
-        used_M = slots.used_BS.flatten().float()
-        reward_M = found.bce_BL.detach().gather(1, slots.positions_BS).flatten()
-        answer_M = electra.baseline_head(proposal.hidden_MD.detach()).squeeze(1).float()
+        samples = self.rtd.generator.sample(electra, batch, masked, dropout=True)
+        mlm_sum = self.rtd.ops.masked_sum(samples.nll_M, masked.used_BM)
+        found = self.rtd.detect(electra, batch, masked, samples, mlm_sum)
+        assert samples.hidden_MD is not None
+        used_M = masked.used_BM.flatten().float()
+        reward_M = found.bce_BL.detach().gather(1, masked.positions_BM).flatten()
+        answer_M = electra.baseline_head(samples.hidden_MD.detach()).squeeze(1).float()
         baseline_M = F.softplus(-answer_M.detach())
-        logp_MV = proposal.logp_MV
-        chances_MV = log_chances(logp_MV, proposal.gold_M, self.generator)
-        chosen_M = chances_MV.gather(1, proposal.sampled_M[:, None]).squeeze(1)
+        logp_MV = samples.logp_MV
+        drawn_MV = log_probabilities(logp_MV, samples.gold_M, self.generator)
+        chosen_M = drawn_MV.gather(1, samples.sampled_M[:, None]).squeeze(1)
         # Minimising this climbs the reward.
         climb_sum = -((reward_M - baseline_M) * chosen_M * used_M).sum()
         cross_M = F.binary_cross_entropy_with_logits(answer_M, (-reward_M).exp(), reduction="none")
         baseline_sum = (cross_M * used_M).sum()
         with torch.no_grad():
             entropy_M = -(logp_MV.exp() * logp_MV).sum(1)
-        weights, slot_count = self.rtd.weights, counts[0].clamp(min=1)
+        weights, masked_count = self.rtd.weights, counts[0].clamp(min=1)
         loss = weights.rtd_weight * found.rtd_sum / counts[1].clamp(min=1)
-        loss = loss + (weights.mlm_weight * climb_sum + baseline_sum) / slot_count
+        loss = loss + (weights.mlm_weight * climb_sum + baseline_sum) / masked_count
         more = torch.stack([(reward_M * used_M).sum(), baseline_sum.detach(), (entropy_M * used_M).sum()])
         return Outcome(loss, torch.cat((found.sums, more.float())))
 
@@ -77,16 +77,16 @@ class Adversarial:
 
     def means(self, sums: dict[str, float]) -> dict[str, float]:
         """`loss` is the discriminator's part: what one network lowers and the other raises."""
-        figures, slots = self.rtd.means(sums), max(1.0, sums["slots"])
+        figures, masked = self.rtd.means(sums), max(1.0, sums["masked"])
         return figures | {
             "loss": self.rtd.weights.rtd_weight * figures["rtd_loss"],
-            "reward": sums["reward_sum"] / slots,
-            "baseline_loss": sums["baseline_sum"] / slots,
-            "entropy": sums["entropy_sum"] / slots,
+            "reward": sums["reward_sum"] / masked,
+            "baseline_loss": sums["baseline_sum"] / masked,
+            "entropy": sums["entropy_sum"] / masked,
         }
 
 
-def log_chances(logp_MV: Tensor, gold_M: Tensor, generator: GeneratorConfig) -> Tensor:
+def log_probabilities(logp_MV: Tensor, gold_M: Tensor, generator: GeneratorConfig) -> Tensor:
     """(M, V) log-probabilities that the samples were drawn with, temperature and forbidden tokens included."""
     if generator.temperature == 1.0 and not generator.disallow_correct:
         return logp_MV

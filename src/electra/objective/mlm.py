@@ -1,75 +1,108 @@
 """Masked language modelling with one full-size encoder (BERT, 80/10/10): the baseline.
 
-Shapes: B sequences, L length, S prediction slots, M = B·S, V vocabulary.
+Shapes: B sequences, L length, M masked positions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from electra import rng
-from electra.batches.masking import Slots
+from electra.batches.masking import MaskedPositions
 from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig, ObjectiveConfig
-from electra.model.electra import DISCRIMINATOR_SITE, Bert
-from electra.objective.base import Evaluation, Outcome, gather_slots
-from electra.objective.corrupt import choose_slots, gold_and_keys, mask_bert
-from electra.objective.words import Words, foretell, loss_of_slots
+from electra.model.electra import DISCRIMINATOR_CALL_SITE, Bert
+from electra.objective.base import Evaluation, Outcome, gather_masked
+from electra.ops import Ops, Prediction
+
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
+
+
+class Predicted(NamedTuple):
+    """The head's output at the masked positions, with what it was asked for and what it read."""
+
+    prediction: Prediction
+    gold_M: Tensor
+    masked_ids_BL: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskedLanguageModelling:
-    """Loss = mlm_weight · MLM over the slots."""
+    """Loss = mlm_weight · MLM over the masked positions."""
 
     weights: ObjectiveConfig
     masking: MaskingConfig
     special: tuple[int, ...]
     mask_id: int
-    stats = ("mlm_sum", "slots", "mlm_right", "tokens")
+    ops: Ops
+    stats = ("mlm_sum", "masked", "mlm_correct", "tokens")
 
-    def plan(self, batch: Sequences) -> Slots:
-        return choose_slots(batch, self.masking, self.special)
+    def choose_masked(self, batch: Sequences) -> MaskedPositions:
+        return self.ops.choose_masked(*batch.addressed, masking=self.masking, special=self.special)
 
-    def counts(self, batch: Sequences, slots: Slots) -> Tensor:
-        return slots.used_BS.sum().float()[None]
+    def counts(self, batch: Sequences, masked: MaskedPositions) -> Tensor:
+        return masked.used_BM.sum().float()[None]
 
-    def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
-        words, gold_M, _ = self._predict(cast(Bert, model), batch, slots, dropout=True)
-        used_M = slots.used_BS.flatten()
-        mlm_sum = loss_of_slots(words.nll_M, slots)
-        right = ((words.best_M == gold_M) & used_M).sum()
-        sums = (mlm_sum.detach(), used_M.sum(), right, batch.lengths_B.sum())
-        loss = self.weights.mlm_weight * mlm_sum / counts[0].clamp(min=1)
-        return Outcome(loss, torch.stack([value.float() for value in sums]))
+    def loss(self, model: nn.Module, batch: Sequences, masked: MaskedPositions, counts: Tensor) -> Outcome:
+        prediction, gold_M, _ = self._predict(cast(Bert, model), batch, masked, dropout=True)
+        return mlm_outcome(self.ops, self.weights, prediction.nll_M, prediction.best_M == gold_M, batch, masked, counts)
 
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
-        slots = self.plan(batch)
-        words, gold_M, shown_BL = self._predict(cast(Bert, model), batch, slots, dropout=False)
-        shape = slots.used_BS.shape
+        masked = self.choose_masked(batch)
+        prediction, gold_M, masked_ids_BL = self._predict(cast(Bert, model), batch, masked, dropout=False)
+        shape = masked.used_BM.shape
         return Evaluation(
-            used_BS=slots.used_BS,
-            nll_BS=words.nll_M.view(shape),
-            right_BS=(words.best_M == gold_M).view(shape),
-            original_BL=batch.ids_BL,
-            shown_BL=shown_BL,
+            used_BM=masked.used_BM,
+            nll_BM=prediction.nll_M.view(shape),
+            correct_BM=(prediction.best_M == gold_M).view(shape),
+            original_ids_BL=batch.ids_BL,
+            masked_ids_BL=masked_ids_BL,
         )
 
     def means(self, sums: dict[str, float]) -> dict[str, float]:
-        slots = max(1.0, sums["slots"])
-        mlm = sums["mlm_sum"] / slots
-        return {"loss": self.weights.mlm_weight * mlm, "mlm_loss": mlm, "mlm_accuracy": sums["mlm_right"] / slots}
+        return mlm_means(self.weights, sums)
 
-    def _predict(self, model: Bert, batch: Sequences, slots: Slots, *, dropout: bool) -> tuple[Words, Tensor, Tensor]:
-        vocab = model.embeddings.token.num_embeddings
-        shown_BL = mask_bert(batch, slots, mask_id=self.mask_id, vocab=vocab)
-        keys_B = rng.fold(batch.keys_B, DISCRIMINATOR_SITE) if dropout else None
-        x_BLE = model.embeddings(shown_BL, batch.segments_BL, keys_B)
+    def _predict(self, model: Bert, batch: Sequences, masked: MaskedPositions, *, dropout: bool) -> Predicted:
+        ops, token = self.ops, model.embeddings.token
+        masked_ids_BL = ops.apply_mask(
+            batch.ids_BL,
+            batch.keys_B,
+            masked,
+            mask_share=MASK_SHARE,
+            random_share=RANDOM_SHARE,
+            mask_id=self.mask_id,
+            vocab=token.num_embeddings,
+        )
+        keys_B = ops.fold_keys(batch.keys_B, DISCRIMINATOR_CALL_SITE) if dropout else None
+        x_BLE = model.embeddings(masked_ids_BL, batch.segments_BL, keys_B)
         hidden_BLD = model.encoder(x_BLE, batch.lengths_B, keys_B, batch.spans)
-        gold_M, _ = gold_and_keys(batch, slots)
-        hidden_MD = gather_slots(hidden_BLD, slots.positions_BS)
-        words = foretell(model.head, hidden_MD, model.embeddings.token.weight, gold_M)
-        return words, gold_M, shown_BL
+        gold_M, _ = ops.masked_targets(batch.ids_BL, batch.keys_B, masked)
+        prediction = model.head(gather_masked(hidden_BLD, masked.positions_BM), token.weight, gold_M)
+        return Predicted(prediction, gold_M, masked_ids_BL)
+
+
+def mlm_outcome(
+    ops: Ops,
+    weights: ObjectiveConfig,
+    nll_M: Tensor,
+    correct_M: Tensor,
+    batch: Sequences,
+    masked: MaskedPositions,
+    counts: Tensor,
+) -> Outcome:
+    """The MLM loss alone, with the sums of `MaskedLanguageModelling.stats`."""
+    used_M = masked.used_BM.flatten()
+    mlm_sum = ops.masked_sum(nll_M, masked.used_BM)
+    sums = (mlm_sum.detach(), used_M.sum(), (correct_M & used_M).sum(), batch.lengths_B.sum())
+    loss = weights.mlm_weight * mlm_sum / counts[0].clamp(min=1)
+    return Outcome(loss, torch.stack([value.float() for value in sums]))
+
+
+def mlm_means(weights: ObjectiveConfig, sums: dict[str, float]) -> dict[str, float]:
+    """Loss and accuracy from the sums of `mlm_outcome`."""
+    masked = max(1.0, sums["masked"])
+    mlm = sums["mlm_sum"] / masked
+    return {"loss": weights.mlm_weight * mlm, "mlm_loss": mlm, "mlm_accuracy": sums["mlm_correct"] / masked}

@@ -9,17 +9,18 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from electra.batches.masking import Slots, choose
+from electra.batches.masking import MaskedPositions
 from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig
 from electra.objective.base import Evaluation, Objective, Outcome
+from electra.ops.reference.choose_masked import choose_masked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RareFirst:
-    """`objective` over slots drawn in proportion to frequency ** -masking.rare.
+    """`objective` over positions drawn in proportion to frequency ** -masking.rare.
 
-    Held-out figures are over slots drawn evenly, so that they compare with every other run's.
+    Held-out figures are over positions drawn evenly, so that they compare with every other run's.
     """
 
     objective: Objective
@@ -31,21 +32,19 @@ class RareFirst:
     def stats(self) -> tuple[str, ...]:
         return self.objective.stats
 
-    def plan(self, batch: Sequences) -> Slots:
-        return choose(
-            batch.ids_BL,
-            batch.lengths_B,
-            batch.keys_B,
+    def choose_masked(self, batch: Sequences) -> MaskedPositions:
+        return choose_masked(
+            *batch.addressed,
             masking=self.masking,
             special=self.special,
             log_weights_V=self.log_weights_V,
         )
 
-    def counts(self, batch: Sequences, slots: Slots) -> Tensor:
-        return self.objective.counts(batch, slots)
+    def counts(self, batch: Sequences, masked: MaskedPositions) -> Tensor:
+        return self.objective.counts(batch, masked)
 
-    def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
-        return self.objective.loss(model, batch, slots, counts)
+    def loss(self, model: nn.Module, batch: Sequences, masked: MaskedPositions, counts: Tensor) -> Outcome:
+        return self.objective.loss(model, batch, masked, counts)
 
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
         return self.objective.evaluate(model, batch)
@@ -55,5 +54,5 @@ class RareFirst:
 
 
 def rarity(counts_V: Tensor, power: float) -> Tensor:
-    """Logarithms of the weights that tokens are chosen by; one that was never seen counts as seen once."""
+    """Logarithms of the weights that tokens are chosen by; one that never occurred counts as if it had once."""
     return -power * counts_V.double().clamp(min=1).log()

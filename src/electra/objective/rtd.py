@@ -1,6 +1,6 @@
 """Replaced token detection, generator and discriminator trained jointly (ELECTRA).
 
-Shapes: B sequences, L length, S prediction slots, M = B·S, V vocabulary, D width.
+Shapes: B sequences, L length, M masked positions, D width.
 """
 
 from __future__ import annotations
@@ -9,23 +9,18 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra import rng
-from electra.batches.masking import Slots
+from electra.batches.masking import MaskedPositions
 from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig, ObjectiveConfig
-from electra.kernels import one_launch
-from electra.model.electra import DISCRIMINATOR_SITE, Electra
+from electra.model.electra import DISCRIMINATOR_CALL_SITE, Electra
 from electra.objective.base import Evaluation, Outcome
-from electra.objective.beside import step_aside, step_back
-from electra.objective.corrupt import choose_slots
-from electra.objective.propose import Proposal, Proposer, judge_proposal, put_samples
-from electra.objective.words import loss_of_slots
+from electra.objective.generators import Generator, Samples, corrupt, evaluate_generator
+from electra.ops import Ops
 
 
-class Detection(NamedTuple):
+class Detected(NamedTuple):
     """Sums over a micro-batch that carry gradients, the discriminator's loss token by token, and the log's sums."""
 
     mlm_sum: Tensor
@@ -34,118 +29,108 @@ class Detection(NamedTuple):
     sums: Tensor
     """In the order of the objective's `stats`."""
     hidden_BLD: Tensor
-    seen_BL: Tensor
+    corrupted_ids_BL: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplacedTokenDetection:
-    """Loss = mlm_weight · MLM over the slots + rtd_weight · BCE over all real tokens.
+    """Loss = mlm_weight · MLM over the masked positions + rtd_weight · BCE over all real tokens.
 
-    `chosen_only` takes the BCE over the chosen positions alone (ELECTRA 15 %).
+    `masked_only` takes the BCE over the masked positions alone (ELECTRA 15 %).
     """
 
     weights: ObjectiveConfig
     masking: MaskingConfig
     special: tuple[int, ...]
-    proposer: Proposer
-    chosen_only: bool = False
-    stats = ("mlm_sum", "slots", "rtd_sum", "tokens", "replaced", "rtd_right", "judged")
+    generator: Generator
+    ops: Ops
+    masked_only: bool = False
+    stats = ("mlm_sum", "masked", "rtd_sum", "tokens", "replaced", "rtd_correct", "scored")
 
-    def plan(self, batch: Sequences) -> Slots:
-        return choose_slots(batch, self.masking, self.special)
+    def choose_masked(self, batch: Sequences) -> MaskedPositions:
+        return self.ops.choose_masked(*batch.addressed, masking=self.masking, special=self.special)
 
-    def counts(self, batch: Sequences, slots: Slots) -> Tensor:
-        if one_launch(slots.used_BS) and not self.chosen_only:
-            from electra.kernels.slots import count
+    def counts(self, batch: Sequences, masked: MaskedPositions) -> Tensor:
+        counts_2 = self.ops.count_targets(masked.used_BM, batch.lengths_B)
+        scored_BL = self._scored(batch, masked)
+        return counts_2 if scored_BL is None else torch.stack((counts_2[0], scored_BL.sum().float()))
 
-            return count(slots.used_BS, batch.lengths_B)
-        return torch.stack((slots.used_BS.sum(), self._judged(batch, slots).sum())).float()
-
-    def loss(self, model: nn.Module, batch: Sequences, slots: Slots, counts: Tensor) -> Outcome:
+    def loss(self, model: nn.Module, batch: Sequences, masked: MaskedPositions, counts: Tensor) -> Outcome:
         electra = cast(Electra, model)
-        main = step_aside(batch.ids_BL.device) if self.proposer.learns else None
-        proposal = self.proposer.propose(electra, batch, slots, dropout=True, logits=False)
-        mlm_sum = loss_of_slots(proposal.nll_M, slots)
-        step_back(main)
-        found = self.detect(electra, batch, slots, proposal, mlm_sum)
-        return Outcome(self.weighed(found, counts), found.sums)
+        with self.ops.generator_stream(batch.ids_BL.device):
+            samples = self.generator.sample(electra, batch, masked, dropout=True, logits=False)
+            mlm_sum = self.ops.masked_sum(samples.nll_M, masked.used_BM)
+        detected = self.detect(electra, batch, masked, samples, mlm_sum)
+        return Outcome(self.weighted(detected, counts), detected.sums)
 
-    def weighed(self, found: Detection, counts: Tensor) -> Tensor:
-        """The loss of what `detect` found; a generator that does not learn has no part in it."""
-        if one_launch(found.rtd_sum) and self.proposer.learns:
-            from electra.kernels.detect import weigh
+    def weighted(self, detected: Detected, counts: Tensor) -> Tensor:
+        """The loss of both networks; a generator that does not learn has no part in it."""
+        weights = self.weights
+        if self.generator.learns:
+            sums = (detected.rtd_sum, detected.mlm_sum)
+            return self.ops.joint_loss(*sums, counts, rtd_weight=weights.rtd_weight, mlm_weight=weights.mlm_weight)
+        return weights.rtd_weight * detected.rtd_sum / counts[1].clamp(min=1)
 
-            weights = {"rtd_weight": self.weights.rtd_weight, "mlm_weight": self.weights.mlm_weight}
-            weighed: Tensor = weigh(found.rtd_sum, found.mlm_sum, counts, **weights)
-            return weighed
-        loss = self.weights.rtd_weight * found.rtd_sum / counts[1].clamp(min=1)
-        if self.proposer.learns:
-            loss = loss + self.weights.mlm_weight * found.mlm_sum / counts[0].clamp(min=1)
-        return loss
-
-    def detect(self, model: Electra, batch: Sequences, slots: Slots, proposal: Proposal, mlm_sum: Tensor) -> Detection:
-        """The losses of both networks over what was proposed, with dropout in the discriminator."""
-        seen_BL = put_samples(batch, slots, proposal, self.masking)
-        hidden_BLD = detection_states(model, batch, seen_BL, dropout=True)
-        scores_BL = model.discriminator_head(hidden_BLD)
-        rtd_sum, figures, bce_BL = self._judge(batch, slots, scores_BL, seen_BL)
-        sums = torch.cat((mlm_sum.detach()[None], figures))
-        return Detection(mlm_sum, rtd_sum, bce_BL, sums, hidden_BLD, seen_BL)
-
-    def _judge(
-        self, batch: Sequences, slots: Slots, scores_BL: Tensor, seen_BL: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The discriminator's loss, the log's sums after that of the generator's loss, and the loss token by token."""
-        if one_launch(scores_BL) and not self.chosen_only:
-            from electra.kernels.detect import detect
-
-            return detect(scores_BL, seen_BL, batch.ids_BL, batch.lengths_B, slots.used_BS)
-        replaced_BL, judged_BL = seen_BL != batch.ids_BL, self._judged(batch, slots)
-        bce_BL = F.binary_cross_entropy_with_logits(scores_BL, replaced_BL.float(), reduction="none")
-        rtd_sum = (bce_BL * judged_BL).sum()
-        right = (((scores_BL > 0) == replaced_BL) & judged_BL).sum()
-        tokens, judged = batch.lengths_B.sum(), judged_BL.sum()
-        figures = (slots.used_BS.sum(), rtd_sum.detach(), tokens, replaced_BL.sum(), right, judged)
-        return rtd_sum, torch.stack([value.float() for value in figures]), bce_BL
+    def detect(
+        self, model: Electra, batch: Sequences, masked: MaskedPositions, samples: Samples, mlm_sum: Tensor
+    ) -> Detected:
+        """The losses of both networks over the sampled replacements, with dropout in the discriminator."""
+        corrupted_ids_BL = corrupt(self.ops, batch, masked, samples, self.masking)
+        hidden_BLD = discriminator_states(self.ops, model, batch, corrupted_ids_BL, dropout=True)
+        found = self.ops.rtd_loss(
+            model.discriminator_head(hidden_BLD),
+            corrupted_ids_BL,
+            batch.ids_BL,
+            batch.lengths_B,
+            masked.used_BM,
+            self._scored(batch, masked),
+        )
+        sums = torch.cat((mlm_sum.detach()[None], found.stats_6))
+        return Detected(mlm_sum, found.loss, found.bce_BL, sums, hidden_BLD, corrupted_ids_BL)
 
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
         electra = cast(Electra, model)
-        slots = self.plan(batch)
-        proposal = self.proposer.propose(electra, batch, slots, dropout=False)
-        seen_BL = put_samples(batch, slots, proposal, self.masking)
-        judged = judge_proposal(batch, slots, proposal, seen_BL)
-        return judged._replace(logits_BL=detection_logits(electra, batch, seen_BL, dropout=False))
+        masked = self.choose_masked(batch)
+        samples = self.generator.sample(electra, batch, masked, dropout=False)
+        corrupted_ids_BL = corrupt(self.ops, batch, masked, samples, self.masking)
+        logits_BL = discriminator_logits(self.ops, electra, batch, corrupted_ids_BL, dropout=False)
+        return evaluate_generator(batch, masked, samples, corrupted_ids_BL)._replace(logits_BL=logits_BL)
 
     def means(self, sums: dict[str, float]) -> dict[str, float]:
-        tokens, slots, judged = (max(1.0, sums[name]) for name in ("tokens", "slots", "judged"))
-        mlm, rtd = sums["mlm_sum"] / slots, sums["rtd_sum"] / judged
-        learned = self.weights.mlm_weight * mlm if self.proposer.learns else 0.0
+        tokens, masked, scored = (max(1.0, sums[name]) for name in ("tokens", "masked", "scored"))
+        mlm, rtd = sums["mlm_sum"] / masked, sums["rtd_sum"] / scored
+        learned = self.weights.mlm_weight * mlm if self.generator.learns else 0.0
         return {
             "loss": learned + self.weights.rtd_weight * rtd,
             "mlm_loss": mlm,
             "rtd_loss": rtd,
-            "rtd_accuracy": sums["rtd_right"] / judged,
+            "rtd_accuracy": sums["rtd_correct"] / scored,
             "replaced_rate": sums["replaced"] / tokens,
         }
 
-    def _judged(self, batch: Sequences, slots: Slots) -> Tensor:
-        """(B, L) the tokens whose detection counts."""
+    def _scored(self, batch: Sequences, masked: MaskedPositions) -> Tensor | None:
+        """(B, L) the masked positions, where only they count."""
+        if not self.masked_only:
+            return None
         place_L = torch.arange(batch.ids_BL.shape[1], device=batch.ids_BL.device)
-        if not self.chosen_only:
-            return place_L < batch.lengths_B[:, None]
-        chosen_BLS = (place_L[:, None] == slots.positions_BS[:, None]) & slots.used_BS[:, None]
-        return chosen_BLS.any(2)
+        chosen_BLM = (place_L[:, None] == masked.positions_BM[:, None]) & masked.used_BM[:, None]
+        return chosen_BLM.any(2)
 
 
-def detection_logits(model: Electra, batch: Sequences, seen_BL: Tensor, *, dropout: bool) -> Tensor:
-    """(B, L) what the discriminator's head says of the tokens seen."""
-    scores_BL: Tensor = model.discriminator_head(detection_states(model, batch, seen_BL, dropout=dropout))
-    return scores_BL
+def discriminator_logits(
+    ops: Ops, model: Electra, batch: Sequences, corrupted_ids_BL: Tensor, *, dropout: bool
+) -> Tensor:
+    """(B, L) how much each token looks replaced."""
+    hidden_BLD = discriminator_states(ops, model, batch, corrupted_ids_BL, dropout=dropout)
+    logits_BL: Tensor = model.discriminator_head(hidden_BLD)
+    return logits_BL
 
 
-def detection_states(model: Electra, batch: Sequences, seen_BL: Tensor, *, dropout: bool) -> Tensor:
-    """(B, L, D) the discriminator's last states of the tokens seen."""
-    keys_B = rng.fold(batch.keys_B, DISCRIMINATOR_SITE) if dropout else None
-    x_BLE = model.embed(seen_BL, batch.segments_BL, keys_B)
+def discriminator_states(
+    ops: Ops, model: Electra, batch: Sequences, corrupted_ids_BL: Tensor, *, dropout: bool
+) -> Tensor:
+    """(B, L, D) the discriminator's last hidden states."""
+    keys_B = ops.fold_keys(batch.keys_B, DISCRIMINATOR_CALL_SITE) if dropout else None
+    x_BLE = model.embed(corrupted_ids_BL, batch.segments_BL, keys_B)
     hidden_BLD: Tensor = model.discriminator(x_BLE, batch.lengths_B, keys_B, batch.spans)
     return hidden_BLD

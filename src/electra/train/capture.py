@@ -46,8 +46,8 @@ class Captured:
             tensor.copy_(value)
 
     def __call__(self, *inputs: Tensor) -> None:
-        for kept, fresh in zip(self._inputs, inputs, strict=True):
-            kept.copy_(fresh)
+        for own, fresh in zip(self._inputs, inputs, strict=True):
+            own.copy_(fresh)
         self._graph.replay()
 
     @property

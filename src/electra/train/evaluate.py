@@ -1,4 +1,4 @@
-"""Held-out figures and a readable sample, without dropout, over every slot and every real token."""
+"""Held-out figures and a readable sample, without dropout, over every masked position and every real token."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import Tensor, nn
 
 from electra.batches.sequences import unpack
 from electra.metrics.rtd import detection
-from electra.objective.base import Evaluation, Objective, Restoring
+from electra.objective.base import Evaluation, Objective, Restoration
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One held-out sequence as ids: the text, what the reader saw, what it became; chances of replacement."""
+    """One held-out sequence as ids: original, masked and corrupted; and the probabilities of replacement."""
 
     original: list[int]
-    shown: list[int]
-    replaced: list[int]
+    masked: list[int]
+    corrupted: list[int]
     probabilities: list[float]
 
 
@@ -33,71 +33,74 @@ def evaluate(
     `separator` is what `electra.batches.layout.separator_of` gives for these rows.
     """
     sample: Sample | None = None
-    slots = nll = right = 0.0
-    sampled: float | None = None
-    restoring: Tensor | None = None
+    masked = nll = correct = 0.0
+    sample_correct: float | None = None
+    restoration: Tensor | None = None
     logits: list[NDArray[np.float32]] = []
     labels: list[NDArray[np.bool_]] = []
     with torch.inference_mode():
         for rows in batches:
             batch = unpack(rows, separator)
-            seen = objective.evaluate(model, batch)
-            used = seen.used_BS
-            slots += float(used.sum())
-            nll += float(seen.nll_BS[used].sum())
-            right += float(seen.right_BS[used].sum())
-            if seen.sampled_right_BS is not None:
-                sampled = (sampled or 0.0) + float(seen.sampled_right_BS[used].sum())
-            if seen.restoring is not None:
-                sums = _restored(seen.restoring)
-                restoring = sums if restoring is None else restoring + sums
-            if seen.logits_BL is not None and seen.replaced_BL is not None:
-                judged = seen.judged_BL
-                if judged is None:
-                    judged = torch.arange(batch.ids_BL.shape[1], device=rows.device) < batch.lengths_B[:, None]
-                fake = seen.replaced_BL != batch.ids_BL if seen.fake_BL is None else seen.fake_BL
-                logits.append(seen.logits_BL[judged].float().cpu().numpy())
-                labels.append(fake[judged].cpu().numpy())
+            found = objective.evaluate(model, batch)
+            used = found.used_BM
+            masked += float(used.sum())
+            nll += float(found.nll_BM[used].sum())
+            correct += float(found.correct_BM[used].sum())
+            if found.sample_correct_BM is not None:
+                sample_correct = (sample_correct or 0.0) + float(found.sample_correct_BM[used].sum())
+            if found.restoration is not None:
+                sums = _restored(found.restoration)
+                restoration = sums if restoration is None else restoration + sums
+            if found.logits_BL is not None and found.corrupted_ids_BL is not None:
+                scored = found.scored_BL
+                if scored is None:
+                    scored = torch.arange(batch.ids_BL.shape[1], device=rows.device) < batch.lengths_B[:, None]
+                fake = found.corrupted_ids_BL != batch.ids_BL if found.fake_BL is None else found.fake_BL
+                logits.append(found.logits_BL[scored].float().cpu().numpy())
+                labels.append(fake[scored].cpu().numpy())
             if sample is None:
-                sample = _sample(seen, batch.lengths_B)
+                sample = _sample(found, batch.lengths_B)
     assert sample is not None, "no held-out sequences"
-    figures = {"mlm_loss": nll / slots, "mlm_accuracy": right / slots}
-    if sampled is not None:
-        figures["sampled_accuracy"] = sampled / slots
-    if restoring is not None:
-        asked, cost, found, replaced, restored = restoring.tolist()
-        figures |= {"main_loss": cost / asked, "main_accuracy": found / asked}
+    figures = {"mlm_loss": nll / masked, "mlm_accuracy": correct / masked}
+    if sample_correct is not None:
+        figures["sampled_accuracy"] = sample_correct / masked
+    if restoration is not None:
+        scored_count, main_nll, main_correct, replaced, restored = restoration.tolist()
+        figures |= {"main_loss": main_nll / scored_count, "main_accuracy": main_correct / scored_count}
         figures["restored_accuracy"] = restored / max(1.0, replaced)
     if logits:
         figures |= detection(np.concatenate(logits), np.concatenate(labels))
     return figures, sample
 
 
-def _restored(seen: Restoring) -> Tensor:
-    """Sums over the judged tokens: their count, nll, right ones, replaced ones, right ones of those."""
-    right, replaced = seen.right[seen.judged], seen.replaced[seen.judged]
-    sums = (seen.judged.sum(), seen.nll[seen.judged].sum(), right.sum(), replaced.sum(), (right & replaced).sum())
+def _restored(found: Restoration) -> Tensor:
+    """Sums over the scored tokens: their count, nll, correct ones, replaced ones, correct ones of those."""
+    scored = found.scored
+    correct, replaced = found.correct[scored], found.replaced[scored]
+    sums = (scored.sum(), found.nll[scored].sum(), correct.sum(), replaced.sum(), (correct & replaced).sum())
     return torch.stack([value.double() for value in sums])
 
 
-def _sample(seen: Evaluation, lengths_B: Tensor) -> Sample:
+def _sample(found: Evaluation, lengths_B: Tensor) -> Sample:
     length = int(lengths_B[0])
 
     def first(tensor: Tensor | None) -> list[int]:
         return [] if tensor is None else tensor[0, :length].tolist()
 
-    chances = [] if seen.logits_BL is None else torch.sigmoid(seen.logits_BL[0, :length].float()).tolist()
-    return Sample(first(seen.original_BL), first(seen.shown_BL), first(seen.replaced_BL), chances)
+    logits_BL = found.logits_BL
+    probabilities = [] if logits_BL is None else torch.sigmoid(logits_BL[0, :length].float()).tolist()
+    ids = (first(found.original_ids_BL), first(found.masked_ids_BL), first(found.corrupted_ids_BL))
+    return Sample(*ids, probabilities)
 
 
 def readable(sample: Sample, token: Sequence[str]) -> dict[str, list[str] | list[int] | list[float]]:
     """A sample with tokens for ids, as the metrics file and the report hold it."""
-    changed = [i for i, (a, b) in enumerate(zip(sample.original, sample.shown, strict=True)) if a != b]
-    differs = [i for i, (a, b) in enumerate(zip(sample.original, sample.replaced, strict=False)) if a != b]
+    changed = [i for i, (a, b) in enumerate(zip(sample.original, sample.masked, strict=True)) if a != b]
+    differs = [i for i, (a, b) in enumerate(zip(sample.original, sample.corrupted, strict=False)) if a != b]
     return {
         "original": [token[i] for i in sample.original],
-        "masked": [token[i] for i in sample.shown],
-        "replaced": [token[i] for i in sample.replaced],
+        "masked": [token[i] for i in sample.masked],
+        "replaced": [token[i] for i in sample.corrupted],
         "positions": sorted(set(changed) | set(differs)),
         "probabilities": [round(p, 4) for p in sample.probabilities],
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from electra.config.schema import Config, GuardConfig
+from electra.config.schema import GuardConfig
 from electra.errors import Diverged
 from electra.metrics.rtd import entropy
 from electra.train.meter import Line
@@ -46,13 +46,13 @@ class Guard:
             )
 
 
-def loss_may_rise(config: Config) -> bool:
-    """Whether a healthy run's loss rises: its discriminator is asked harder questions the better the generator gets.
+def loss_may_rise(algorithm: str, objective: str) -> bool:
+    """Whether a healthy run's loss rises: its discriminator's task gets harder the better the generator gets.
 
-    Over all tokens it is not, as more of them are the original ones then. Over the chosen ones alone, nearly all are
-    replaced at first, so that one answer does for all.
+    Over all tokens it does not, as more of them are the original ones then. Over the masked positions alone, nearly all
+    are replaced at first, so that one answer does for all.
     """
-    return config.train.algorithm == "adversarial" or config.objective.name == "rtd-15"
+    return algorithm == "adversarial" or objective == "rtd-15"
 
 
 def dead_discriminator(*, rtd_loss: float, replaced_rate: float, auc: float) -> str:
@@ -62,6 +62,6 @@ def dead_discriminator(*, rtd_loss: float, replaced_rate: float, auc: float) -> 
         return ""
     return (
         f"dead discriminator: its loss {rtd_loss:.3f} is the base-rate entropy {floor:.3f} of {replaced_rate:.1%}"
-        f" replaced tokens and its AUC is {auc:.2f}: it answers the same for every token"
+        f" replaced tokens and its AUC is {auc:.2f}: it gives every token the same probability"
         " (normal in the first few hundred steps; later, train longer or lower the generator's width)"
     )

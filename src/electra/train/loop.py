@@ -1,4 +1,4 @@
-"""The training loop: a page that says what happens when. Everything it touches comes in as an argument."""
+"""The training loop, on one page. Everything it touches comes in as an argument."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from electra.train.guard import Guard, loss_may_rise
 from electra.train.interrupt import Stop
 from electra.train.meter import Line, Meter
 from electra.train.parallel import World
-from electra.train.schedule import Pace, learning_rate
+from electra.train.schedule import TimeBudget, learning_rate
 from electra.train.step import Stepper
 
 
@@ -48,10 +48,9 @@ def train(
     The learning rate's schedule begins at step `first`, where the run as a whole may have begun before. A run beyond
     help is handed to `dump` before it ends with `Diverged`.
     """
-    pace = Pace(config.train, elapsed_s=position.elapsed_s)
-    guard = Guard(config.guard, may_rise=loss_may_rise(config))
-    begun = position.step
-    if begun == first:
+    budget = TimeBudget(config.train, elapsed_s=position.elapsed_s)
+    guard = Guard(config.guard, may_rise=loss_may_rise(config.train.algorithm, config.objective.name))
+    if position.step == first:
         evaluate(position)
         meter.restart()
     for batch in batches:
@@ -62,10 +61,9 @@ def train(
         lr = learning_rate(position.step - first, optim=config.optim, total=None if total is None else total - first)
         stepper(batch.rows, lr)
         position = replace(position, step=position.step + 1, cursor=batch.after)
-
-        if total is None and world.any(pace.ready(position.step)):
+        if total is None and world.any(budget.ready(position.step)):
             stepper.wait()
-            position = replace(position, total_steps=world.lead(pace.total(position.step)))
+            position = replace(position, total_steps=world.lead(budget.total(position.step)))
             total = position.total_steps
 
         stopping = world.any(bool(stop))
@@ -74,7 +72,7 @@ def train(
         evaluates = position.step == total or _due(position.step, config.evaluate.every)
         if saves or evaluates or position.step % config.train.log_every == 0:
             line, tokens = meter.read(lr=lr)
-            position = replace(position, tokens=position.tokens + tokens, elapsed_s=pace.elapsed_s)
+            position = replace(position, tokens=position.tokens + tokens, elapsed_s=budget.elapsed_s)
             record(position, line)
             try:
                 guard.check(step=position.step, line=line)

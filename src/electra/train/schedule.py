@@ -22,13 +22,13 @@ def learning_rate(step: int, *, optim: OptimConfig, total: int | None) -> float:
     return optim.lr * warm * left
 
 
-class Pace:
+class TimeBudget:
     """Turns a time budget into a number of steps, once, after a small share of it has shown the speed."""
 
     def __init__(self, train: TrainConfig, *, elapsed_s: float) -> None:
         self._limit, self._budget_s = train.steps, train.max_minutes * 60
         self._started = time.monotonic() - elapsed_s
-        self._seen = 0
+        self._asked = 0
         self._from: tuple[int, float] | None = None
 
     @property
@@ -37,11 +37,11 @@ class Pace:
 
     def ready(self, step: int) -> bool:
         """Whether, `step` steps being done, it is time to ask for the `total`."""
-        self._seen += 1
+        self._asked += 1
         if step >= self._limit:
             return True
         if self._from is None:
-            return self._seen >= MEASURE_FROM
+            return self._asked >= MEASURE_FROM
         return time.monotonic() - self._from[1] >= MEASURE_SHARE * self._budget_s
 
     def total(self, step: int) -> int | None:

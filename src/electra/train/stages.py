@@ -14,20 +14,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from electra.batches.layout import Specials
-from electra.config.schema import Config
+from electra.config.schema import Config, GeneratorConfig
 from electra.model.cost import stage_flops_per_token
 from electra.model.electra import Electra
 from electra.model.encoder import Encoder
 from electra.objective.base import Objective
-from electra.objective.table import Counts, build_stages
+from electra.objective.registry import Resources, build_stages
 from electra.train.loop import Position
 from electra.train.state import Master, Weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """A stretch of a run."""
+    """A part of a run."""
 
     objective: Objective
     flops_per_token: float
@@ -54,11 +53,9 @@ class Stage:
         return position.total_steps is not None and position.step == position.total_steps - self.left
 
 
-def plan_stages(
-    config: Config, specials: Specials, *, counts: Counts | None = None, device: torch.device | None = None
-) -> tuple[Stage, ...]:
+def plan_stages(config: Config, resources: Resources) -> tuple[Stage, ...]:
     """The stages of a run, in order."""
-    objectives = build_stages(config, specials, counts=counts, device=device)
+    objectives = build_stages(config, resources)
     flops = stage_flops_per_token(config)
     if len(objectives) == 1:
         return (Stage(objective=objectives[0], flops_per_token=flops[0]),)
@@ -76,7 +73,9 @@ def plan_stages(
             flops_per_token=flops[1],
             title="the discriminator, with the generator frozen",
             trains=lambda part: not _generates(part),
-            begin=lambda model: begin_discriminator(model, config),
+            begin=lambda model: begin_discriminator(
+                model, config.generator, from_generator=config.train.start_from_generator
+            ),
             start=first,
         ),
     )
@@ -98,19 +97,18 @@ def trained_names(model: nn.Module, stage: Stage) -> list[str]:
     return [name for name, _ in model.named_parameters() if stage.trains(name.partition(".")[0])]
 
 
-def begin_discriminator(model: nn.Module, config: Config) -> None:
+def begin_discriminator(model: nn.Module, generator: GeneratorConfig, *, from_generator: bool) -> None:
     """Give the discriminator a generator's embeddings, where they are shared, and its layers, where it is to start so.
 
     Under `gdes` the token table is a difference from the generator's, and 0 already is the generator's own.
     """
     assert isinstance(model, Electra)
-    starts, tying = config.train.start_from_generator, config.generator.tying
     with torch.no_grad():
-        if starts or tying == "embeddings":
+        if from_generator or generator.tying == "embeddings":
             for name, value in model.generator_embeddings.named_parameters():
                 if not (name == "token.weight" and model.shares_token_table):
                     model.embeddings.get_parameter(name).copy_(value)
-        if starts:
+        if from_generator:
             assert isinstance(model.generator, Encoder) and model.generator.shape == model.discriminator.shape
             model.discriminator.load_state_dict(model.generator.state_dict())
 

@@ -1,4 +1,4 @@
-"""The run's diary: `metrics.jsonl` is the truth, the console shows its latest lines."""
+"""The run's metrics file: `metrics.jsonl` is the truth, the console shows its latest lines."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from electra.progress import scaled
 FILE = "metrics.jsonl"
 
 
-class Diary:
+class MetricsWriter:
     """Appends one JSON object a line. Lines of steps after the one resumed from are forgotten first."""
 
     def __init__(self, run: Path, *, step: int) -> None:
         self._path = run / FILE
-        kept = [line for line in read_lines(self._path) if line["step"] <= step] if step else []
-        write_atomic(self._path, b"".join(_encode(line) for line in kept))
+        earlier = [line for line in read_lines(self._path) if line["step"] <= step] if step else []
+        write_atomic(self._path, b"".join(_encode(line) for line in earlier))
         self._out = open(self._path, "ab")  # noqa: SIM115 (kept open for the run)
 
     def write(self, kind: str, *, step: int, **values: Any) -> None:
@@ -92,10 +92,10 @@ def evaluation_line(step: int, figures: dict[str, float]) -> str:
 
 def sample_line(sample: dict[str, Any], *, width: int = 24) -> str:
     """The start of a sample: `original->replacement` where the generator changed a token, `!` where it was flagged."""
-    words = []
-    seen = sample["replaced"] or sample["masked"]
-    chances = sample["probabilities"] or [0.0] * len(seen)
-    for before, after, chance in list(zip(sample["original"], seen, chances, strict=True))[:width]:
-        word = before if before == after else f"{before}->{after}"
-        words.append(word + ("!" if chance > 0.5 else ""))
-    return "  sample: " + " ".join(words)
+    tokens = []
+    read = sample["replaced"] or sample["masked"]
+    probabilities = sample["probabilities"] or [0.0] * len(read)
+    for before, after, probability in list(zip(sample["original"], read, probabilities, strict=True))[:width]:
+        token = before if before == after else f"{before}->{after}"
+        tokens.append(token + ("!" if probability > 0.5 else ""))
+    return "  sample: " + " ".join(tokens)

@@ -1,4 +1,4 @@
-"""Two ways to price the parts of a forward pass, in FLOPs a token: as matrix products, and by the paper's script."""
+"""Two rules to count the FLOPs of a forward pass, a token: as matrix products, and by the paper's script."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from electra.model.encoder import Shape
 DROPOUT, NORM, GELU, SOFTMAX = 4, 5, 8, 5  # operations an element, in the paper's count
 
 
-class Prices(Protocol):
-    """What each part of a forward pass costs a token."""
+class FlopRules(Protocol):
+    """FLOPs a token of each part of a forward pass."""
 
     @property
     def share(self) -> float:
-        """Of the tokens, those at the slots."""
+        """Of the tokens, those at masked positions."""
 
     @property
     def paper(self) -> bool:
@@ -24,8 +24,8 @@ class Prices(Protocol):
     def encoder(self, shape: Shape, towers: int = 1) -> float:
         """Layers over embeddings; several towers read the same ones."""
 
-    def words(self, inputs: int, embedding: int) -> float:
-        """A prediction over the vocabulary, where one is made."""
+    def vocabulary(self, inputs: int, embedding: int) -> float:
+        """An MLM head's prediction at one position."""
 
     def detection(self, width: int) -> float:
         """The replaced-token head."""
@@ -35,7 +35,7 @@ class Prices(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Products:
+class MatrixProducts:
     """Matrix products as they are done."""
 
     length: int
@@ -48,7 +48,7 @@ class Products:
         layer = 2 * h * 4 * h + 2 * 2 * h * shape.ffn + 2 * 2 * self.length * h
         return towers * (shape.layers * layer + (2 * shape.embedding * h if shape.embedding != h else 0))
 
-    def words(self, inputs: int, embedding: int) -> float:
+    def vocabulary(self, inputs: int, embedding: int) -> float:
         return 2 * inputs * embedding + 2 * embedding * self.vocab
 
     def detection(self, width: int) -> float:
@@ -59,8 +59,8 @@ class Products:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Script:
-    """The published script's rules."""
+class PaperScript:
+    """The rules of the paper's published script."""
 
     length: int
     vocab: int
@@ -78,7 +78,7 @@ class Script:
         project = 2 * h * e + h if e != h else 0
         return lookup + towers * (shape.layers * (products + probabilities + attention + feed_forward) + project)
 
-    def words(self, inputs: int, embedding: int) -> float:
+    def vocabulary(self, inputs: int, embedding: int) -> float:
         e, vocab = embedding, self.vocab
         return 2 * e * vocab + 2 * inputs * e + (1 + GELU + NORM) * e + (SOFTMAX + 2) * vocab
 

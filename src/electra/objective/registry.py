@@ -1,0 +1,156 @@
+"""The table of objectives: a config value in, the objective out. A new objective gets one file and one entry here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from electra.batches.layout import Specials
+from electra.config.schema import Config
+from electra.errors import ConfigError
+from electra.objective.adversarial import Adversarial
+from electra.objective.all_tokens_mlm import AllTokensMLM
+from electra.objective.base import Objective
+from electra.objective.contrastive import Contrastive
+from electra.objective.electric import Electric
+from electra.objective.generator_only import GeneratorOnly
+from electra.objective.generators import (
+    FrequencyGenerator,
+    FrozenGenerator,
+    Generator,
+    MaskedGenerator,
+    TwoTowerGenerator,
+)
+from electra.objective.mlm import MaskedLanguageModelling
+from electra.objective.rare import RareFirst, rarity
+from electra.objective.replace_mlm import ReplaceMLM
+from electra.objective.rtd import ReplacedTokenDetection
+from electra.ops import Ops
+
+Counts = Callable[[], Tensor]
+"""How often each token occurs in the training text; called only where something needs it."""
+
+
+class Resources(NamedTuple):
+    """What objectives are built from beside the config."""
+
+    specials: Specials
+    ops: Ops
+    counts: Counts | None = None
+    device: torch.device | None = None
+    """Where tables are put."""
+
+    @property
+    def special(self) -> tuple[int, ...]:
+        """Ids that are never masked."""
+        return self.specials.cls, self.specials.sep, self.specials.mask
+
+
+def build_objective(config: Config, resources: Resources) -> Objective:
+    """The configured objective over a vocabulary with these special tokens."""
+    objective = OBJECTIVES[config.objective.name](config, resources)
+    if not config.masking.rare:
+        return objective
+    log_weights_V = rarity(_counted("masking.rare", resources), config.masking.rare).to(resources.device)
+    return RareFirst(
+        objective=objective, masking=config.masking, special=resources.special, log_weights_V=log_weights_V
+    )
+
+
+def build_stages(config: Config, resources: Resources) -> tuple[Objective, ...]:
+    """The objectives that a run is trained by, one after another; the last is `build_objective`'s."""
+    last = build_objective(config, resources)
+    if config.train.algorithm != "two-stage":
+        return (last,)
+    generator = build_generator(config, resources)
+    return GeneratorOnly(weights=config.objective, generator=generator, next=last, ops=resources.ops), last
+
+
+def build_generator(config: Config, resources: Resources) -> Generator:
+    """Where replacements come from."""
+    kind, specials, ops = config.generator.kind, resources.specials, resources.ops
+    if kind == "transformer":
+        return MaskedGenerator(masking=config.masking, config=config.generator, mask_id=specials.mask, ops=ops)
+    if kind == "two-tower":
+        return TwoTowerGenerator(config=config.generator, ops=ops)
+    uniform = kind == "uniform"
+    weights = torch.ones(config.model.vocab_size) if uniform else _counted("generator.kind", resources).clone()
+    weights[[specials.pad, specials.cls, specials.sep, specials.mask]] = 0
+    return FrequencyGenerator.of(weights, config.generator, ops=ops, device=resources.device)
+
+
+def _mlm(config: Config, resources: Resources) -> Objective:
+    return MaskedLanguageModelling(
+        weights=config.objective,
+        masking=config.masking,
+        special=resources.special,
+        mask_id=resources.specials.mask,
+        ops=resources.ops,
+    )
+
+
+def _rtd(config: Config, resources: Resources) -> Objective:
+    generator = build_generator(config, resources)
+    rtd = ReplacedTokenDetection(
+        weights=config.objective,
+        masking=config.masking,
+        special=resources.special,
+        generator=FrozenGenerator(generator=generator) if config.train.algorithm == "two-stage" else generator,
+        ops=resources.ops,
+        masked_only=config.objective.name == "rtd-15",
+    )
+    if config.train.algorithm == "adversarial":
+        return Adversarial(rtd=rtd, generator=config.generator)
+    return Contrastive(rtd=rtd) if config.objective.contrastive_weight else rtd
+
+
+def _replace_mlm(config: Config, resources: Resources) -> Objective:
+    return ReplaceMLM(
+        weights=config.objective,
+        masking=config.masking,
+        special=resources.special,
+        generator=build_generator(config, resources),
+        ops=resources.ops,
+    )
+
+
+def _all_tokens_mlm(config: Config, resources: Resources) -> Objective:
+    return AllTokensMLM(
+        weights=config.objective,
+        masking=config.masking,
+        special=resources.special,
+        generator=build_generator(config, resources),
+        ops=resources.ops,
+    )
+
+
+def _electric(config: Config, resources: Resources) -> Objective:
+    generator = build_generator(config, resources)
+    assert isinstance(generator, TwoTowerGenerator), "refused by the configuration's check"
+    return Electric(
+        weights=config.objective,
+        masking=config.masking,
+        special=resources.special,
+        generator=generator,
+        ops=resources.ops,
+    )
+
+
+OBJECTIVES: dict[str, Callable[[Config, Resources], Objective]] = {
+    "rtd": _rtd,
+    "rtd-15": _rtd,
+    "replace-mlm": _replace_mlm,
+    "all-tokens-mlm": _all_tokens_mlm,
+    "electric": _electric,
+    "mlm": _mlm,
+}
+"""`objective.name` to what builds it."""
+
+
+def _counted(key: str, resources: Resources) -> Tensor:
+    if resources.counts is None:
+        raise ConfigError(key, "needs the frequencies of the training text")
+    return resources.counts()

@@ -1,0 +1,117 @@
+"""How a run's step executes on this machine: which ops, compiled or not, captured or not, how many rows at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from electra import hardware
+from electra.config.schema import Config, DataConfig, TrainConfig
+from electra.model.encoder import discriminator_shape, generator_shape
+from electra.objective.base import Objective
+from electra.ops import Ops
+from electra.ops.dispatch import EncoderSizes, gains_by_compiling, saved_activations, select
+from electra.train.optim import Settings, Update
+from electra.train.parallel import World
+from electra.train.state import Master
+from electra.train.step import Stepper
+
+TOKENS_AT_ONCE = 2**16  # more only take memory: the chip is full
+COMPILE_FROM_STEPS, COMPILE_FROM_MINUTES = 10_000, 15.0  # compiling takes minutes: four for `small` on an H200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Execution:
+    """Everything about a step that depends on the machine, decided once."""
+
+    device: torch.device
+    dtype: torch.dtype
+    """Compute precision."""
+    ops: Ops
+    compiled: bool
+    captured: bool
+    """In one CUDA graph."""
+    recompute: bool
+    micro_batch: int
+
+
+def plan_execution(config: Config, device: torch.device, *, rows: int) -> Execution:
+    """The execution of a process's `rows` of each batch, as the settings ask and the machine allows."""
+    train, dtype = config.train, hardware.compute_dtype(config.train.precision, device)
+    encoders = _encoders(config)
+    gains = gains_by_compiling(encoders, train.kernels, device=device, dtype=dtype)
+    compiled = train.compile == "on" or (train.compile == "auto" and gains and is_long(train))
+    micro_batch = rows_at_once(train, config.data, rows)
+    saved = sum(saved_activations(encoder, train.kernels, device=device, dtype=dtype) for encoder in encoders)
+    saved_bytes = micro_batch * config.data.length * dtype.itemsize * saved
+    return Execution(
+        device=device,
+        dtype=dtype,
+        ops=select(train.kernels, device=device, dtype=dtype, compiled=compiled),
+        compiled=compiled,
+        captured=train.capture and device.type == "cuda",
+        recompute=pays_to_recompute(train, device, saved_bytes=saved_bytes),
+        micro_batch=micro_batch,
+    )
+
+
+def make_stepper(
+    model: nn.Module,
+    master: Master,
+    objective: Objective,
+    optim: Settings,
+    execution: Execution,
+    *,
+    world: World,
+    separator: int | None,
+) -> Stepper:
+    """What trains the model by one step.
+
+    `separator` is what `electra.batches.layout.separator_of` gives for the rows.
+    """
+    return Stepper(
+        model,
+        master,
+        Update(master, optim, ops=execution.ops),
+        objective,
+        ops=execution.ops,
+        world=world,
+        micro_batch=execution.micro_batch,
+        compiled=execution.compiled,
+        captured=execution.captured,
+        separator=separator,
+    )
+
+
+def is_long(train: TrainConfig) -> bool:
+    """Whether a run is long enough for minutes of compiling."""
+    if train.max_minutes:
+        return train.max_minutes >= COMPILE_FROM_MINUTES
+    return train.steps >= COMPILE_FROM_STEPS
+
+
+def rows_at_once(train: TrainConfig, data: DataConfig, rows: int) -> int:
+    """Sequences of a forward pass, of a process's `rows`: `train.micro_batch`, or equal parts that are large enough."""
+    if train.micro_batch:
+        return min(train.micro_batch, rows)
+    parts = -(-rows * data.length // TOKENS_AT_ONCE)
+    return -(-rows // parts)
+
+
+def pays_to_recompute(train: TrainConfig, device: torch.device, *, saved_bytes: int) -> bool:
+    """Whether layers run once more in the backward; auto: where saved activations would fill over half of a GPU."""
+    if train.recompute != "auto" or device.type != "cuda":
+        return train.recompute == "on"
+    return saved_bytes > torch.cuda.get_device_properties(device).total_memory / 2
+
+
+def _encoders(config: Config) -> list[EncoderSizes]:
+    """The encoders of a step; beside two towers, whose attention is causal, none is fused."""
+    shapes = [discriminator_shape(config.model)]
+    two_tower = config.generator.kind == "two-tower"
+    if config.objective.name != "mlm" and config.generator.kind in ("transformer", "two-tower"):
+        shapes += (2 if two_tower else 1) * [generator_shape(config.model, config.generator)]
+    length = config.data.length
+    return [EncoderSizes(s.layers, s.width, s.heads, s.ffn, length, causal=two_tower) for s in shapes]
