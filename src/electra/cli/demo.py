@@ -17,7 +17,7 @@ def command(out: Path, minutes: float | None) -> None:
 
     The text is the documentation already on this machine. Running it again continues where it stopped.
     """
-    from electra.demo import MINUTES, demo
+    from electra.demo.demo import MINUTES, demo
     from electra.progress import clock
 
     result = demo(out, minutes=MINUTES if minutes is None else minutes)

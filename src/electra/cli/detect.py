@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from electra.detect import TokenVerdict
+    from electra.inference.results import Detection
 
 
 @click.command("detect")
@@ -26,16 +26,16 @@ def command(model: Path, as_json: bool, threshold: float, texts: tuple[str, ...]
     """Mark the tokens of each TEXT, or of each line of standard input, that look replaced."""
     if not texts and sys.stdin.isatty():
         raise click.UsageError("give a TEXT, or lines on standard input")
-    from electra.detect import detect
+    from electra.inference.detect import detect
     from electra.interop.models import load_model
 
     loaded = load_model(model)
     for text in texts or _lines():
-        verdicts = detect(loaded, text, threshold=threshold)
+        detection = detect(loaded, text, threshold=threshold)
         if as_json:
-            click.echo(json.dumps({"text": text, "tokens": [asdict(v) for v in verdicts]}, ensure_ascii=False))
+            click.echo(json.dumps(asdict(detection), ensure_ascii=False))
         else:
-            _show(text, verdicts)
+            _show(detection)
         sys.stdout.flush()
 
 
@@ -49,42 +49,26 @@ def _lines() -> Iterator[str]:
             raise DataError("standard input", f"line {number} is not valid UTF-8") from error
 
 
-def _show(text: str, verdicts: Iterable[TokenVerdict]) -> None:
+def _show(detection: Detection) -> None:
     """Colour on a terminal that has it, marks elsewhere."""
     if sys.stdout.isatty():
         from rich.console import Console
 
         console = Console()
         if console.color_system is not None and not console.no_color:
-            console.print(coloured(text, verdicts), soft_wrap=True)
+            console.print(coloured(detection), soft_wrap=True)
             return
-    click.echo(marked(text, verdicts))
+    click.echo(str(detection))
 
 
-def pieces(text: str, verdicts: Iterable[TokenVerdict]) -> Iterator[tuple[str, float | None]]:
-    """The text in order, cut so that each flagged token is a piece with its probability."""
-    shown = "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
-    end = 0
-    for verdict in verdicts:
-        start = max(end, verdict.start)  # two tokens can come from one character
-        if verdict.flagged and start < verdict.end:
-            yield shown[end:start], None
-            yield shown[start : verdict.end], verdict.probability
-            end = verdict.end
-    yield shown[end:], None
-
-
-def marked(text: str, verdicts: Iterable[TokenVerdict]) -> str:
-    """`the chef [cooked|0.93] the meal`."""
-    return "".join(piece if p is None else f"[{piece}|{p:.2f}]" for piece, p in pieces(text, verdicts))
-
-
-def coloured(text: str, verdicts: Iterable[TokenVerdict]) -> object:
+def coloured(detection: Detection) -> object:
     """The text as rich draws it: flagged tokens on red, their probability behind them."""
     from rich.text import Text
 
+    from electra.inference.results import marked_pieces
+
     drawn = Text()
-    for piece, probability in pieces(text, verdicts):
+    for piece, probability in marked_pieces(detection.text, detection.tokens):
         drawn.append(piece, style=None if probability is None else "bold white on red")
         if probability is not None:
             drawn.append(f" {probability:.2f}", style="dim")

@@ -18,9 +18,9 @@ def command(run: Path, as_json: bool) -> None:
     import json
 
     from electra.errors import DataError
-    from electra.evaluate.storage import read_results, to_json
-    from electra.evaluate.suite import RESULTS
-    from electra.evaluate.table import show
+    from electra.finetune.results_file import read_results, to_json
+    from electra.finetune.results_table import show
+    from electra.finetune.suite import RESULTS
 
     path = run / RESULTS if run.is_dir() else run
     if not path.is_file():

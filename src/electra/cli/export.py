@@ -30,19 +30,7 @@ def command(run: Path, out: Path, part: Literal["discriminator", "generator"], k
 
     if kind != "hf":
         raise ConfigError("--format", f"{kind} is not available in this version", fix="use hf")
-    from electra.finetune.folder import is_tuned
+    from electra.finetune.export import export
 
-    if is_tuned(run):
-        if part != "discriminator":
-            raise ConfigError("--part", "a fine-tuned model has one network only", fix="leave it out")
-        from electra.finetune.export import export_tuned
-
-        made = export_tuned(run, out)
-        click.echo(f"{out}: {made.architecture}, {made.parameters:,} parameters, from {made.path}")
-        return
-    from electra.interop.settings import ARCHITECTURES
-    from electra.interop.transfer import export_model
-
-    source = export_model(run, out, part=part)
-    count = sum(tensor.numel() for tensor in source.weights.tensors.values())
-    click.echo(f"{out}: {ARCHITECTURES[source.weights.head]}, {count:,} parameters, from {source.path}")
+    made = export(run, out, part=part)
+    click.echo(f"{out}: {made.architecture}, {made.parameters:,} parameters, from {made.path}")

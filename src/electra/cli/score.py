@@ -1,4 +1,4 @@
-"""`electra score`: how likely texts are to an electric or masked language model."""
+"""`electra score`: pseudo-log-likelihoods of texts, by an electric or masked language model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from electra.cli.lines import plain_suffix, short, waiting_lines
+from electra.cli.lines import short, waiting_lines
 
 if TYPE_CHECKING:
-    from electra.score import TextScore
-
-_COLUMNED = (".csv", ".tsv", ".jsonl")
+    from electra.inference.results import TextScore
 
 
 @click.command("score")
@@ -42,52 +40,44 @@ def command(
     batch_size: int,
     texts: tuple[str, ...],
 ) -> None:
-    """Tell how likely each TEXT, or each row of a file, is to the model, as JSON lines.
+    """Print the log-likelihood of each TEXT, or of each row of a file, as JSON lines.
 
     The score is a pseudo-log-likelihood: the sum over the tokens of the logarithm of each one's probability given all
-    the others. Compare texts of one length, or score / count. An electric model gives it in one pass, up to a constant
-    that training keeps near 0; a masked language model reads the text once for every token.
+    the others. Compare texts of one length, or score / count. An electric model gives it in one forward pass, up to a
+    constant that training keeps near 0; a masked language model needs one a token.
     """
     if bool(texts) == (source is not None):
         raise click.UsageError("give either a TEXT or --input FILE, where - is standard input")
-    parts = _parts(source, column, texts)
+    chunks = _chunks(source, column, texts)
+    from electra.inference.likelihood import check, on_device, score
     from electra.interop.models import load_model
-    from electra.score import check, on_device, score
 
     loaded = load_model(model, part=part)
     check(loaded)
     loaded = on_device(loaded)
-    for rows in parts:
+    for rows in chunks:
         for result in score(loaded, rows, batch_size=batch_size):
-            click.echo(json.dumps(short(_shown(result, tokens=tokens)), ensure_ascii=False))
+            click.echo(json.dumps(short(_as_json(result, tokens=tokens)), ensure_ascii=False))
         sys.stdout.flush()
 
 
-def _parts(source: str | None, column: str | None, texts: tuple[str, ...]) -> Iterator[Sequence[str]]:
-    """The texts, in parts that are answered together; a file that cannot be read is refused at once."""
-    from electra.errors import ConfigError, DataError
+def _chunks(source: str | None, column: str | None, texts: tuple[str, ...]) -> Iterator[Sequence[str]]:
+    """The texts, in chunks that are scored together; a file that cannot be read is refused at once."""
+    from electra.errors import ConfigError
+    from electra.tasks.files import plain_suffix
+    from electra.tasks.tables import FORMATS, read_texts
 
-    suffix = plain_suffix(Path(source)) if source is not None else ""
-    if column is not None and suffix not in _COLUMNED:
-        raise ConfigError("--text", "there are no columns to choose from", fix=f"use one of {' '.join(_COLUMNED)}")
+    if column is not None and (source is None or plain_suffix(Path(source)) not in FORMATS):
+        raise ConfigError("--text", "there are no columns to choose from", fix=f"use one of {' '.join(FORMATS)}")
     if source is None:
         return iter([texts])
     if source == "-":
         return waiting_lines()
-    from electra.finetune.files import read_lines
-    from electra.finetune.tables import read_table
-
-    path = Path(source)
-    if suffix in _COLUMNED:
-        return iter([[row.text for row in read_table(path, text=column or "text")]])
-    lines = read_lines(path)
-    if not lines:
-        raise DataError(path, "holds no texts", fix="one text a line")
-    return iter([lines])
+    return iter([read_texts(Path(source), column=column)])
 
 
-def _shown(result: TextScore, *, tokens: bool) -> dict[str, object]:
-    shown: dict[str, object] = {"text": result.text, "score": result.score, "count": len(result.tokens)}
+def _as_json(result: TextScore, *, tokens: bool) -> dict[str, object]:
+    values: dict[str, object] = {"text": result.text, "score": result.score, "count": len(result.tokens)}
     if tokens:
-        shown["tokens"] = [asdict(token) for token in result.tokens]
-    return shown
+        values["tokens"] = [asdict(token) for token in result.tokens]
+    return values

@@ -104,11 +104,11 @@ class Blocks:
         except csv.Error as error:
             raise DataError(self._name, f"line {rows.line_num}: {error}") from error
 
-    def _gather(self, texts: Iterable[str | None]) -> Iterator[Block]:
+    def _gather(self, rows: Iterable[str | None]) -> Iterator[Block]:
         """Rows, one after the other, into blocks."""
         held: list[bytes] = []
         size, row, first = 0, 0, 1
-        for row, text in enumerate(texts, 1):
+        for row, text in enumerate(rows, 1):
             held.append((text or "").replace("\0", " ").encode(errors="replace"))
             size += len(held[-1]) + 1
             if size >= self._block_bytes:
@@ -135,12 +135,12 @@ class Blocks:
                 with pyarrow.parquet.ParquetFile(
                     unpacked if packed else path, pre_buffer=False, buffer_size=1 << 20
                 ) as table:
-                    yield from self._gather(self._parquet_texts(table, size=path.stat().st_size))
+                    yield from self._gather(self._parquet_rows(table, size=path.stat().st_size))
             except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
                 raise DataError(self._name, f"cannot be read as Parquet: {error}") from error
         self.position, self.sha256 = path.stat().st_size, sha256_file(path)
 
-    def _parquet_texts(self, table: Any, *, size: int) -> Iterator[str | None]:
+    def _parquet_rows(self, table: Any, *, size: int) -> Iterator[str | None]:
         if self._column not in table.schema_arrow.names:
             raise missing_column(self._name, self._column, table.schema_arrow.names)
         kind = str(table.schema_arrow.field(self._column).type)

@@ -42,10 +42,10 @@ def file_format(path: Path) -> str | None:
     return suffixes[-1] if suffixes and suffixes[-1] in FORMATS else None
 
 
-def resolve(given: Sequence[str], *, spool: Path, text_column: str, skip: Path | None = None) -> list[Source]:
-    """Every file behind the given names, in order; `-` and `hf:` are first copied to the folder `spool`."""
+def resolve(names: Sequence[str], *, spool: Path, text_column: str, skip: Path | None = None) -> list[Source]:
+    """Every file behind the names, in order; `-` and `hf:` are first copied to the folder `spool`."""
     sources: list[Source] = []
-    for name in given:
+    for name in names:
         if name == STDIN:
             sources.append(_spool_stdin(spool))
         elif name.startswith(HUB):
@@ -115,8 +115,8 @@ def parse_hub(name: str) -> tuple[str, str | None, str]:
     data, _, config = rest.partition(":")
     split = "train"
     if config:
-        config, _, given = config.partition("/")
-        split = given or split
+        config, _, named = config.partition("/")
+        split = named or split
     else:
         parent, _, last = data.rpartition("/")
         if parent and (last in _SPLITS or (parent.count("/") == 1 and data[0] not in "./")):

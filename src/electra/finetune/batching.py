@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from electra.batches.loader import EXTRA_COLUMNS
 from electra.batches.order import permutation, sample_keys
-from electra.finetune.rows import Features
+from electra.tasks.rows import Features
 
 CHUNK_BATCHES = 16  # rows of this many batches are sorted by length together
 SUBSET_EPOCH = 1 << 30  # an address of its own for drawing a subset
@@ -25,7 +25,7 @@ class Batch:
 
 
 def step_count(rows: int, *, epochs: float, batch_size: int) -> int:
-    """Steps of whole batches in so many passes over the rows; at least one."""
+    """Whole batches in this many epochs; at least one."""
     return max(1, int(rows * epochs) // batch_size)
 
 
@@ -49,50 +49,51 @@ def subset(features: Features, count: int, *, seed: int) -> Features:
 def batches(
     features: Features, *, steps: int, batch_size: int, seed: int, pad_id: int, grain: int, positions: int
 ) -> Iterator[Batch]:
-    """`steps` batches of exactly `batch_size` rows: pass after pass over the features, nothing left out between them.
+    """`steps` batches of exactly `batch_size` rows, epoch after epoch over the features, without leaving rows out.
 
-    Rows of a few batches of one pass are sorted by length together, so a batch holds little padding; lengths are
-    multiples of `grain`. Each visit of a row has a dropout key of its own. Fewer steps are the first of more.
+    Rows of a few batches of one epoch are sorted by length together, so a batch holds little padding; lengths are
+    multiples of `grain`. Each visit of a row has a dropout key of its own. A run of fewer steps has the first batches
+    of a longer one.
     """
     assert features.ids, "rows to train on"
-    texts = Texts.of(features)
-    sizes = texts.sizes
+    sequences = FlatSequences.of(features)
+    sizes = sequences.sizes
     visits = _visits(len(sizes), seed=seed)
     step = 0
     while step < steps:
         left = len(sizes) - step * batch_size % len(sizes)
-        # Whole batches of this pass only: sorted together, several visits of one row would share a batch.
+        # Whole batches of this epoch only: sorted together, several visits of one row would share a batch.
         count = max(1, min(CHUNK_BATCHES, left // batch_size))
         drawn = [next(visits) for _ in range(count * batch_size)]
         samples, keys = np.array([one[0] for one in drawn]), np.array([one[1] for one in drawn], np.int32)
         by_length = np.argsort(sizes[samples], kind="stable").reshape(count, batch_size)
         for number in permutation(count, seed=seed, epoch=~step)[: steps - step]:
             picked = by_length[number]
-            rows = pack(texts, samples[picked], pad_id=pad_id, grain=grain, positions=positions, keys=keys[picked])
+            rows = pack(sequences, samples[picked], pad_id=pad_id, grain=grain, positions=positions, keys=keys[picked])
             yield Batch(rows=rows, targets=targets_of(features, samples[picked], length=rows.shape[1] - EXTRA_COLUMNS))
         step += count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Texts:
-    """Token ids end to end, so that a batch is gathered in one go."""
+class FlatSequences:
+    """The token ids of all sequences in one array, so that one gather makes a batch."""
 
     ids: NDArray[np.int32]
-    """Behind a first one that stands for padding, so that there is one even where there is no text."""
+    """The first entry stands for padding, so that the array is never empty."""
     starts: NDArray[np.int64]
     sizes: NDArray[np.int64]
     a_lengths: NDArray[np.int32]
 
     @staticmethod
-    def of(features: Features) -> Texts:
+    def of(features: Features) -> FlatSequences:
         sizes = np.array([len(ids) for ids in features.ids], np.int64)
         ids = np.concatenate([np.zeros(1, np.int32), *(np.asarray(ids, np.int32) for ids in features.ids)])
         a_lengths = np.asarray(features.a_lengths, np.int32)
-        return Texts(ids=ids, starts=np.cumsum(sizes) - sizes + 1, sizes=sizes, a_lengths=a_lengths)
+        return FlatSequences(ids=ids, starts=np.cumsum(sizes) - sizes + 1, sizes=sizes, a_lengths=a_lengths)
 
 
 def pack(
-    texts: Texts,
+    sequences: FlatSequences,
     picked: Sequence[int] | NDArray[np.int64],
     *,
     pad_id: int,
@@ -100,19 +101,21 @@ def pack(
     positions: int,
     keys: NDArray[np.int32] | None = None,
 ) -> NDArray[np.int32]:
-    """Rows of ids, padded to a multiple of `grain` but not beyond the model's positions, followed by length, length
-    of segment A and key (0 where not given): what `unpack` takes apart."""
+    """Rows of ids, then length, length of segment A and dropout key (0 without `keys`): what `unpack` takes apart.
+
+    Ids are padded to a multiple of `grain`, but not beyond the model's positions.
+    """
     chosen = np.asarray(picked, np.int64)
-    sizes = texts.sizes[chosen]
+    sizes = sequences.sizes[chosen]
     longest = int(sizes.max())
     assert longest <= positions, f"a sequence of {longest} tokens for a model with {positions} positions"
     length = min(-(-longest // grain) * grain, positions)
     place = np.arange(length)
     inside = place < sizes[:, None]
     rows = np.empty((len(chosen), length + EXTRA_COLUMNS), np.int32)
-    rows[:, :length] = np.where(inside, texts.ids[(texts.starts[chosen][:, None] + place) * inside], pad_id)
+    rows[:, :length] = np.where(inside, sequences.ids[(sequences.starts[chosen][:, None] + place) * inside], pad_id)
     rows[:, length] = sizes
-    rows[:, length + 1] = texts.a_lengths[chosen]
+    rows[:, length + 1] = sequences.a_lengths[chosen]
     rows[:, length + 2] = 0 if keys is None else keys
     return rows
 
@@ -130,7 +133,7 @@ def targets_of(features: Features, picked: NDArray[np.int64], *, length: int) ->
 
 
 def _visits(count: int, *, seed: int) -> Iterator[tuple[int, int]]:
-    """Row numbers, pass after pass in a new order, each with the key of that visit."""
+    """Row numbers, each epoch in a new order, each with the dropout key of that visit."""
     epoch = 0
     while True:
         order = permutation(count, seed=seed, epoch=epoch)

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 
 from electra import __version__
-from electra.errors import CheckpointError
-from electra.finetune.folder import LoadedTuned, load_tuned
+from electra.errors import CheckpointError, ConfigError
+from electra.finetune.model_folder import FinetunedModel, is_finetuned, load_finetuned
 from electra.fsio import commit_dir, read_json, write_atomic, write_json
 from electra.interop import huggingface, names, settings
-from electra.interop.names import Tensors
-from electra.interop.transfer import require_free
+from electra.interop.names import Part, Tensors
+from electra.interop.transfer import export_model, require_free
 from electra.model.encoder import discriminator_shape
 from electra.tokenizer.codec import CONFIG_FILE
 
 SEQUENCES, TOKENS = "ElectraForSequenceClassification", "ElectraForTokenClassification"
 VALUE = "value"
-"""What a regression's only output is called."""
+"""Name of a regression's only output."""
 _PROBLEMS = {
     "classify": "single_label_classification",
     "multilabel": "multi_label_classification",
@@ -30,26 +30,37 @@ _PROBLEMS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exported:
-    """What was written: the transformers class, its parameters, and the folder that it came from."""
+    """What was written: the transformers class, its number of parameters, and the folder it came from."""
 
     architecture: str
     parameters: int
     path: Path
 
 
-def export_tuned(path: Path, out: Path) -> Exported:
+def export(path: Path, out: Path, *, part: Part = "discriminator") -> Exported:
+    """Write any model of ours for transformers; of a fine-tuning run it is the seed with the median score."""
+    if is_finetuned(path):
+        if part != "discriminator":
+            raise ConfigError("--part", "a fine-tuned model has one network only", fix="leave it out")
+        return export_finetuned(path, out)
+    source = export_model(path, out, part=part)
+    count = sum(tensor.numel() for tensor in source.weights.tensors.values())
+    return Exported(architecture=settings.ARCHITECTURES[source.weights.head], parameters=count, path=source.path)
+
+
+def export_finetuned(path: Path, out: Path) -> Exported:
     """Write a fine-tuned model, or a run's median one, for transformers: config, weights, tokenizer, README.md."""
     require_free(out)
-    loaded = load_tuned(path)
+    loaded = load_finetuned(path)
     head = _head(loaded)
-    own = {name: tensor.detach() for name, tensor in loaded.tuned.named_parameters()}
+    own = {name: tensor.detach() for name, tensor in loaded.network.named_parameters()}
     table = names.translation(discriminator_shape(loaded.config), None)
     tensors = names.to_transformers(own, table) | head
     values = _settings(loaded)
     with commit_dir(out) as aside:
         huggingface.write_files(aside, values, tensors)
         loaded.tokenizer.save(aside)
-        # A text that says [SEP] has three ordinary tokens there, as in training.
+        # [SEP] written in a text is three ordinary tokens, as in training.
         limits = {"model_max_length": loaded.about.length, "split_special_tokens": True}
         write_json(aside / CONFIG_FILE, read_json(aside / CONFIG_FILE) | limits)
         write_atomic(aside / "README.md", model_card(loaded).encode())
@@ -57,13 +68,13 @@ def export_tuned(path: Path, out: Path) -> Exported:
     return Exported(architecture=values["architectures"][0], parameters=count, path=loaded.path)
 
 
-def _head(loaded: LoadedTuned) -> Tensors:
+def _head(loaded: FinetunedModel) -> Tensors:
     """The head's tensors under transformers' names; refused where its class cannot compute the same."""
     about, width = loaded.about, loaded.config.width
     if about.kind == "span":
         reason = "transformers has no class for its head, which scores the end of an answer given its start"
         raise CheckpointError(loaded.path, reason, fix="electra predict answers questions with it")
-    own = dict(loaded.tuned.head.named_parameters())
+    own = dict(loaded.network.head.named_parameters())
     weight, bias = own["out.weight"].detach(), own["out.bias"].detach()
     if about.kind == "tag":
         return {"classifier.weight": weight.clone(), "classifier.bias": bias.clone()}
@@ -85,7 +96,7 @@ def _head(loaded: LoadedTuned) -> Tensors:
     }
 
 
-def _settings(loaded: LoadedTuned) -> dict[str, Any]:
+def _settings(loaded: FinetunedModel) -> dict[str, Any]:
     about = loaded.about
     length = about.pretrained_length or loaded.config.positions
     values = settings.to_transformers(loaded.config, head=None, pad_id=loaded.tokenizer.pad_id, length=length)
@@ -101,8 +112,8 @@ def _settings(loaded: LoadedTuned) -> dict[str, Any]:
     return values
 
 
-def model_card(loaded: LoadedTuned) -> str:
-    """Markdown that a model hub shows: what it answers, how good it was, how to use it."""
+def model_card(loaded: FinetunedModel) -> str:
+    """Markdown that a model hub shows: the task, the scores, how to use it."""
     about, size = loaded.about, loaded.config
     pipeline = "token-classification" if about.kind == "tag" else "text-classification"
     many = len(about.labels) > 20
@@ -134,8 +145,8 @@ def model_card(loaded: LoadedTuned) -> str:
         "```python",
         "from transformers import pipeline",
         "",
-        f'ask = pipeline("{pipeline}", "this folder"{options})',
-        f"ask({texts})" if about.kind == "tag" else f"ask({texts}, truncation=True)",
+        f'classify = pipeline("{pipeline}", "this folder"{options})',
+        f"classify({texts})" if about.kind == "tag" else f"classify({texts}, truncation=True)",
         "```",
     ]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Fine-tuning of one or several seeds side by side.
+"""Fine-tuning of one seed, or of several side by side.
 
 On a GPU each shape of batch is captured once as a CUDA graph, and the seeds' graphs run on streams of their own: a
 small encoder alone leaves most of the chip idle.
@@ -21,10 +21,11 @@ from electra.config.finetune import FinetuneConfig
 from electra.config.schema import OptimConfig
 from electra.errors import Diverged, Resumable
 from electra.finetune.batching import Batch, batches, step_count
-from electra.finetune.network import HeadSpec, Tuned, depth_scale
-from electra.finetune.rows import Features
+from electra.finetune.task_model import HeadSpec, TaskModel, depth_scale
 from electra.model.encoder import Encoder
 from electra.model.layers import Embeddings
+from electra.ops.dispatch import select
+from electra.tasks.rows import Features
 from electra.train.capture import Captured
 from electra.train.interrupt import Stop
 from electra.train.optim import Update
@@ -35,18 +36,18 @@ GPU_GRAINS = (32, 64)  # lengths are multiples of these: few shapes to capture, 
 CPU_GRAIN = 8
 LONG = 256
 
-Judge = Callable[[Tuned], float]
-"""How good the network is on the dev set; higher is better."""
+Evaluate = Callable[[TaskModel], float]
+"""The network's metric on the dev set; higher is better."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """What a trial recorded on its way."""
+    """Losses and dev metrics of a trial, by step."""
 
     losses: list[tuple[int, float]]
     """Step, and mean loss of a prediction since the last entry."""
     evaluations: list[tuple[int, float]]
-    """Step, and what the judge said."""
+    """Step, and the metric on the dev set."""
 
 
 class Trial:
@@ -65,13 +66,14 @@ class Trial:
         device: torch.device,
     ) -> None:
         self.seed, self.config, self.device = seed, config, device
-        self.tuned = Tuned(embeddings, encoder, spec, seed=seed)
+        compute = hardware.compute_dtype(config.precision, device)
+        ops = select(config.kernels, device=device, dtype=compute)
+        self.network = TaskModel(embeddings, encoder, spec, ops=ops, dtype=compute, seed=seed)
         scale = depth_scale(
             config.layer_decay, encoder.shape.layers, official=config.layer_decay_exponent == "official"
         )
-        compute = hardware.compute_dtype(config.precision, device)
-        self._master = Master(self.tuned, compute=compute, device=device, scale=scale)
-        self._update = Update(self._master, config)
+        self._master = Master(self.network, compute=compute, device=device, scale=scale)
+        self._update = Update(self._master, config, ops=ops)
         batch_size = min(config.batch_size, max(1, len(features.ids)))
         self.steps = step_count(len(features.ids), epochs=config.epochs, batch_size=batch_size)
         warmup = int(self.steps * config.warmup)
@@ -125,9 +127,9 @@ class Trial:
         self.curve.losses.append((self.step, mean))
         return mean
 
-    def judge(self, judge: Judge) -> float:
-        """What the judge says now; kept as the best weights where it is and the config asks for them."""
-        score = judge(self.tuned)
+    def evaluate(self, evaluate: Evaluate) -> float:
+        """The dev metric now. Saves the weights where they are the best so far and `select` is `best`."""
+        score = evaluate(self.network)
         self.curve.evaluations.append((self.step, score))
         if self.config.select == "best" and score == score and (self._best is None or score > self._best[0]):
             self._best = (score, self._master.weights.clone())
@@ -148,10 +150,10 @@ class Trial:
         return {name: tensor.cpu() for name, tensor in self._master.tensors()["model"].items()}
 
     def _work(self, rows: Tensor, targets: Tensor) -> None:
-        loss, count = self.tuned.loss(unpack(rows), targets)
+        loss, count = self.network.loss(unpack(rows), targets)
         (loss if self.config.loss == "sum" else loss / count.clamp(min=1)).backward()
         self._master.collect(first=True)
-        _, skipped = self._update()
+        skipped = self._update().skipped
         good = skipped == 0
         self._totals += torch.stack((torch.where(good, loss.detach(), 0.0), torch.where(good, count, 0.0), skipped))
 
@@ -159,7 +161,7 @@ class Trial:
         master = self._master
         pool = next(iter(self._graphs.values())).pool if self._graphs else None
         changed = (master.weights, master.average, master.square, self._totals)
-        # Nothing is compiled here: only the very first run may still allocate what the library keeps.
+        # Nothing is compiled here: only the very first run may still allocate what the library caches.
         captured = Captured(self._work, (rows, targets), changed=changed, pool=pool, warm_ups=1 if pool else 2)
         master.refresh()
         return captured
@@ -175,32 +177,32 @@ class Trial:
 def train_together(
     trials: Sequence[Trial],
     *,
-    judges: Sequence[Judge],
+    evaluate: Evaluate,
     stop: Stop,
     on_step: Callable[[int, float], None] = lambda done, loss: None,
 ) -> Iterator[Trial]:
-    """Train the trials step by step in turn, and give each when it is done.
+    """Train the trials in turn, one step each, and give each trial when it is done.
 
-    `on_step` hears how many steps are done over all trials, and a recent loss. A stop raises `Resumable`.
+    `on_step` is called with the steps done over all trials, and a recent loss. A stop raises `Resumable`.
     """
     done, loss = 0, float("nan")
     began = time.monotonic()
-    waiting = list(zip(trials, judges, strict=True))
-    while waiting:
-        for trial, judge in waiting:
+    running = list(trials)
+    while running:
+        for trial in running:
             if stop:
-                raise Resumable(f"stopped by {stop.reason}; finished seeds are kept, run the same command to continue")
+                raise Resumable(f"stopped by {stop.reason}; finished seeds are saved, run the same command to continue")
             with trial.on_stream():
                 trial.advance()
                 ends = trial.step == trial.steps
                 if ends or trial.step % trial.config.log_every == 0:
                     loss = trial.read_loss()
                 if trial.config.eval_every and (ends or trial.step % trial.config.eval_every == 0):
-                    trial.judge(judge)
+                    trial.evaluate(evaluate)
             done += 1
             on_step(done, loss)
-        finished = [trial for trial, _ in waiting if trial.step == trial.steps]
-        waiting = [pair for pair in waiting if pair[0].step < pair[0].steps]
+        finished = [trial for trial in running if trial.step == trial.steps]
+        running = [trial for trial in running if trial.step < trial.steps]
         for trial in finished:
             trial.seconds = time.monotonic() - began
             trial.finish()

@@ -1,0 +1,148 @@
+"""An encoder with a task's head: what is fine-tuned, saved and predicts.
+
+Shapes: B sequences, L length, D width, C outputs, K beam.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from electra.batches.sequences import Sequences
+from electra.model.encoder import Encoder
+from electra.model.heads import OutputHead, SpanHead
+from electra.model.layers import Embeddings, FullLinear, with_ops
+from electra.ops import Ops
+from electra.tasks.rows import Kind
+
+NULL_WEIGHT = 0.5  # of the answerability loss; the mean of start and end loss has weight 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadSpec:
+    """Which head a task has: its kind, its classes or tags in order, and the divisor of a regression's labels."""
+
+    kind: Kind
+    labels: tuple[str, ...] = ()
+    scale: float = 1.0
+    dropout: float = 0.1
+
+
+class TaskModel(nn.Module):
+    """Embeddings, encoder and the head of one task."""
+
+    def __init__(
+        self,
+        embeddings: Embeddings,
+        encoder: Encoder,
+        spec: HeadSpec,
+        *,
+        ops: Ops,
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+    ) -> None:
+        """Copies of embeddings and encoder, which compute by `ops` in `dtype`, with a fresh head."""
+        super().__init__()
+        self.spec = spec
+        self.embeddings, self.encoder = with_ops(embeddings, ops, dtype), with_ops(encoder, ops, dtype)
+        width = encoder.shape.width
+        if spec.kind == "span":
+            self.head: OutputHead | SpanHead = SpanHead(width)
+        else:
+            outputs = 1 if spec.kind == "regress" else len(spec.labels)
+            self.head = OutputHead(width, outputs, rate=spec.dropout, first=spec.kind != "tag", ops=ops)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for layer in self.head.modules():
+                if isinstance(layer, FullLinear):
+                    bound = math.sqrt(6.0 / (layer.in_features + layer.out_features))
+                    layer.weight.uniform_(-bound, bound, generator=generator)
+                    layer.bias.zero_()
+        self.float().requires_grad_(True)
+
+    def hidden(self, batch: Sequences, *, dropout: bool = False) -> Tensor:
+        """(B, L, D) last hidden states."""
+        keys_B = batch.keys_B if dropout else None
+        x_BLE = self.embeddings(batch.ids_BL, batch.segments_BL, keys_B)
+        hidden_BLD: Tensor = self.encoder(x_BLE, batch.lengths_B, keys_B)
+        return hidden_BLD
+
+    def loss(self, batch: Sequences, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss summed over what is predicted, and how many predictions that is.
+
+        `targets` as in `Features`: (B,), (B, C), (B, L) with -1 for tokens without a tag, or (B, 3).
+        """
+        hidden_BLD = self.hidden(batch, dropout=True)
+        rows = torch.full((), len(targets), dtype=torch.float32, device=targets.device)
+        if self.spec.kind == "span":
+            return self._span_loss(hidden_BLD, batch, targets), rows
+        scores = self.head(hidden_BLD, batch.keys_B)
+        if self.spec.kind == "classify":
+            return F.cross_entropy(scores, targets, reduction="sum"), rows
+        if self.spec.kind == "regress":
+            return (scores.squeeze(-1) - targets).square().sum(), rows
+        if self.spec.kind == "multilabel":
+            return F.binary_cross_entropy_with_logits(scores, targets, reduction="sum"), rows
+        loss = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum", ignore_index=-1)
+        return loss, (targets >= 0).sum().float()
+
+    def predict(self, batch: Sequences, *, beam: int = 20) -> dict[str, Tensor]:
+        """The head's outputs, without dropout.
+
+        `scores`: (B, C) or, for tags, (B, L, C); regression in the label's own unit. Spans: `starts` and `start_at`
+        (B, K), `ends` and `end_at` (B, K, K), all by falling log-probability, and `null` (B,).
+        """
+        hidden_BLD = self.hidden(batch)
+        if self.spec.kind == "span":
+            return self._span_outputs(hidden_BLD, batch, beam)
+        scores = cast(OutputHead, self.head)(hidden_BLD)
+        return {"scores": scores * self.spec.scale if self.spec.kind == "regress" else scores}
+
+    def _span_loss(self, hidden_BLD: Tensor, batch: Sequences, targets_B3: Tensor) -> Tensor:
+        head = cast(SpanHead, self.head)
+        allowed_BL = answerable(batch)
+        start_B, end_B, null_B = targets_B3.unbind(1)
+        starts_BL = head.starts(hidden_BLD, allowed_BL)
+        ends_BL = head.ends(hidden_BLD, allowed_BL, start_B[:, None]).squeeze(1)
+        spans = F.cross_entropy(starts_BL, start_B, reduction="sum") + F.cross_entropy(ends_BL, end_B, reduction="sum")
+        nulls_B = head.nulls(hidden_BLD, starts_BL)
+        null = F.binary_cross_entropy_with_logits(nulls_B, null_B.float(), reduction="sum")
+        return spans / 2 + NULL_WEIGHT * null
+
+    def _span_outputs(self, hidden_BLD: Tensor, batch: Sequences, beam: int) -> dict[str, Tensor]:
+        head = cast(SpanHead, self.head)
+        allowed_BL = answerable(batch)
+        starts_BL = head.starts(hidden_BLD, allowed_BL)
+        beam = min(beam, starts_BL.shape[1])
+        starts_BK, start_at_BK = starts_BL.log_softmax(1).topk(beam)
+        ends_BKL = head.ends(hidden_BLD, allowed_BL, start_at_BK)
+        ends_BKK, end_at_BKK = ends_BKL.log_softmax(2).topk(beam)
+        null_B = head.nulls(hidden_BLD, starts_BL)
+        return {"starts": starts_BK, "start_at": start_at_BK, "ends": ends_BKK, "end_at": end_at_BKK, "null": null_B}
+
+
+def answerable(batch: Sequences) -> Tensor:
+    """(B, L) where an answer may start or end: the second segment with its [SEP], and [CLS] for none."""
+    allowed_BL = batch.segments_BL > 0
+    first_L = torch.arange(allowed_BL.shape[1], device=allowed_BL.device) == 0
+    return allowed_BL | first_L
+
+
+def depth_scale(decay: float, layers: int, *, official: bool) -> Any:
+    """The learning rate of a parameter of `TaskModel`, by name, as a fraction of the head's.
+
+    The top layer has decay^1, embeddings decay^(layers + 1); `official` adds the released code's extra one to both.
+    """
+
+    def scale(name: str) -> float:
+        if name.startswith("head."):
+            return 1.0
+        depth = int(name.split(".")[2]) + 1 if name.startswith("encoder.layers.") else 0
+        return float(decay ** (layers + 1 - depth + int(official)))
+
+    return scale

@@ -1,0 +1,124 @@
+"""Fine-tuning put together: a model folder and a task's files in, models and results out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from electra.config.load import adjust
+from electra.errors import ConfigError, DataError
+from electra.finetune.model_folder import is_finetuned
+from electra.finetune.pretrained import Pretrained, check_length, load_pretrained, settings_for
+from electra.finetune.suite import Plan, run_task
+from electra.finetune.task_results import Suite, TaskResult
+from electra.tasks.glue_files import find_tasks, has_split
+from electra.tasks.glue_tasks import glue_task
+from electra.tasks.named_tasks import Columns, find_files, kind_of, load_task
+from electra.tasks.task import Task
+from electra.tasks.task_data import load_glue
+
+FROM_MNLI = ("rte", "stsb", "mrpc")  # the tasks that the paper starts from the MNLI model
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """How many runs, from which weights, and which settings differ from the paper's."""
+
+    seeds: int = 1
+    together: int = 0
+    """Seeds trained side by side on a GPU; 0: as many as pay off."""
+    untrained: bool = False
+    """Start from fresh weights, to see what pre-training brings."""
+    file: Path | None = None
+    """TOML with changed keys."""
+    settings: Sequence[str] = ()
+    """`key=value`, after the file."""
+
+
+def finetune_task(
+    name: str,
+    *,
+    model: Path,
+    out: Path,
+    data: Path | None = None,
+    train: Path | None = None,
+    dev: Path | None = None,
+    columns: Columns | None = None,
+    title: str | None = None,
+    options: Options | None = None,
+) -> TaskResult:
+    """The result of the task of this name over all seeds; models and results are in `out`.
+
+    The task's files are in the folder `data`, or are `train` and `dev`.
+    """
+    kind, options = kind_of(name), options or Options()
+    files = find_files(name, data=data, train=train, dev=dev)
+    base = _load(model, options)
+    config = adjust(settings_for(base, name, kind=kind), file=options.file, overrides=options.settings)
+    check_length(base, config.length)
+    loaded = load_task(name, files, title=title, columns=columns or Columns(), tokenizer=base.tokenizer, config=config)
+    plan = Plan(
+        config=config,
+        seeds=tuple(range(config.seed, config.seed + options.seeds)),
+        together=options.together,
+    )
+    return run_task(base, loaded, plan=plan, out=out, folder=out)
+
+
+def finetune_glue(
+    *,
+    model: Path,
+    data: Path,
+    out: Path,
+    tasks: Sequence[str] = (),
+    save: bool = False,
+    mnli_init: bool = False,
+    options: Options | None = None,
+) -> Suite:
+    """The results of GLUE tasks, by default of all that `data` holds.
+
+    `save` saves the models too. `mnli_init` starts RTE, STS-B and MRPC from the model fine-tuned on MNLI.
+    """
+    options = options or Options()
+    chosen = _glue_tasks(data, tasks)
+    if mnli_init:
+        chosen.sort(key=lambda task: task.name != "mnli")
+    base = _load(model, options)
+    suite = Suite()
+    for task in chosen:
+        start = _after_mnli(base, out / "mnli") if mnli_init and task.name in FROM_MNLI else base
+        config = adjust(settings_for(start, task.name, kind=task.kind), file=options.file, overrides=options.settings)
+        check_length(start, config.length)
+        loaded = load_glue(task, data, tokenizer=start.tokenizer, config=config)
+        plan = Plan(
+            config=config,
+            seeds=tuple(range(config.seed, config.seed + options.seeds)),
+            together=options.together,
+            save=save or (mnli_init and task.name == "mnli"),
+        )
+        suite = suite.with_result(run_task(start, loaded, plan=plan, out=out, folder=out / task.name))
+    return suite
+
+
+def _load(model: Path, options: Options) -> Pretrained:
+    base = load_pretrained(model)
+    return base.untrained() if options.untrained else base
+
+
+def _glue_tasks(data: Path, names: Sequence[str]) -> list[Task]:
+    if names:
+        return [glue_task(name) for name in names]
+    found = [task for task in find_tasks(data) if has_split(task, data, "train")]
+    if not found:
+        raise DataError(data, "holds no GLUE task", fix="give the folder that holds CoLA, RTE, ...")
+    return found
+
+
+def _after_mnli(base: Pretrained, folder: Path) -> Pretrained:
+    """The model that MNLI left in its folder, under a name that says so."""
+    if not is_finetuned(folder):
+        reason = f"{folder} holds no model fine-tuned on MNLI"
+        raise ConfigError("--mnli-init", reason, fix="let --tasks name mnli too, in a new folder")
+    start = load_pretrained(folder)
+    return replace(start, name=f"{base.name} after MNLI, {start.name}")

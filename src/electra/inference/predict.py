@@ -1,0 +1,229 @@
+"""A fine-tuned model's predictions for new texts, sentences or questions, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from electra import hardware
+from electra.errors import ConfigError, DataError
+from electra.finetune.head_outputs import head_outputs
+from electra.finetune.model_folder import FinetunedModel
+from electra.inference.results import Prediction
+from electra.model.layers import FullLinear, with_ops
+from electra.ops.dispatch import select
+from electra.progress import Bar, progress
+from electra.tasks.features import encode_sequences, encode_words
+from electra.tasks.rows import Example, Features, HeadOutputs, Kind, Question, Sentence
+from electra.tasks.spans import Answer, decode, span_scores
+from electra.tasks.windows import cut_windows
+
+Input = str | Sequence[str] | Example | Sentence | Question
+Row = TypeVar("Row", Example, Sentence, Question)
+
+BATCH_SIZE = 128
+_CHUNK_ROWS = 2048  # tokenized, sorted by length and predicted together
+_BAR_ROWS = 1000
+
+
+def on_device(loaded: FinetunedModel, device: str = "auto") -> FinetunedModel:
+    """The model where it computes fastest: a copy on the GPU, in bf16 where it has that; itself without a GPU."""
+    place = hardware.device(device)
+    if place.type == "cpu":
+        return loaded
+    dtype = hardware.compute_dtype("auto", place)
+    network = with_ops(loaded.network, select(loaded.about.kernels, device=place, dtype=dtype), dtype).to(place)
+    for layer in network.modules():
+        if isinstance(layer, torch.nn.Linear) and not isinstance(layer, FullLinear):
+            layer.to(dtype)
+    return replace(loaded, network=network)
+
+
+def predict(loaded: FinetunedModel, rows: Sequence[Input], *, batch_size: int = BATCH_SIZE) -> list[Prediction]:
+    """One prediction a row, by the model's kind of task.
+
+    A row is a text, a pair of texts, the words of a sentence to tag, a question with its passage, or one of the row
+    classes of `tasks/rows.py`. A prediction has the row's `id` and
+
+    - classify: `label`, and the `probabilities` of all labels;
+    - multilabel: `labels`, those of at least one half, and `probabilities`;
+    - regress: `value`;
+    - tag: `words`, `tags` and the `probabilities` of these;
+    - span: `answer`, which is `context[start:end]`, its `score` (a log-probability), the `n_best` answers, and
+      `null_odds`, the logit that there is no answer. Above the threshold of a model trained on unanswerable questions,
+      `answer` is empty, `start` and `end` are None.
+    """
+    whole = [as_row(row, number, kind=loaded.about.kind) for number, row in enumerate(rows)]
+    return list(predict_rows(loaded, whole, batch_size=batch_size))
+
+
+def as_row(row: Input, number: int, *, kind: Kind) -> Example | Sentence | Question:
+    """A text, a pair, words or a question with its passage as the row class that this kind of task takes."""
+    if isinstance(row, Example | Sentence | Question):
+        return row
+    if kind == "tag":
+        return Sentence(id=str(number), words=tuple(row.split() if isinstance(row, str) else row))
+    texts = (row,) if isinstance(row, str) else tuple(row)
+    if kind == "span":
+        if len(texts) != 2:
+            raise DataError(f"row {number + 1}", f"needs a question and its passage, not {len(texts)} text")
+        return Question(id=str(number), question=texts[0], context=texts[1])
+    if len(texts) not in (1, 2):
+        raise DataError(f"row {number + 1}", f"needs one text or two, not {len(texts)}")
+    return Example(id=str(number), text=texts[0], pair=texts[1] if len(texts) == 2 else None)
+
+
+def predict_rows(
+    loaded: FinetunedModel, rows: Sequence[Example | Sentence | Question], *, batch_size: int = BATCH_SIZE
+) -> Iterator[Prediction]:
+    """One prediction a row, each as soon as its chunk of rows is done; with a progress bar where there are many."""
+    if batch_size < 1:
+        raise ConfigError("batch size", f"{batch_size} is not at least 1")
+    kind, title = loaded.about.kind, f"predicting {loaded.about.title}"
+    with progress(title, len(rows), "rows") if len(rows) >= _BAR_ROWS else nullcontext() as bar:
+        for first in range(0, len(rows), _CHUNK_ROWS):
+            chunk = rows[first : first + _CHUNK_ROWS]
+            outputs = _outputs(loaded, batch_size=batch_size, on_share=_advance(bar, first, len(chunk)))
+            if kind == "tag":
+                yield from _tags(loaded, _only(Sentence, chunk, loaded), outputs)
+            elif kind == "span":
+                yield from _answers(loaded, _only(Question, chunk, loaded), outputs)
+            else:
+                yield from _labels(loaded, _only(Example, chunk, loaded), outputs, first=first)
+
+
+def _advance(bar: Bar | None, first: int, rows: int) -> Callable[[float], None]:
+    """Moves the bar to a share of the chunk that begins at row `first`."""
+
+    def advance(share: float) -> None:
+        if bar is not None:
+            bar.update(first + int(rows * share))
+
+    return advance
+
+
+def _outputs(
+    loaded: FinetunedModel, *, batch_size: int, on_share: Callable[[float], None]
+) -> Callable[[Features], HeadOutputs]:
+    """The network's outputs as a function of features; a row can have several sequences."""
+
+    def outputs(features: Features) -> HeadOutputs:
+        return head_outputs(
+            loaded.network,
+            features,
+            device=next(loaded.network.parameters()).device,
+            batch_size=batch_size,
+            beam=loaded.about.beam,
+            pad_id=loaded.tokenizer.pad_id,
+            on_batch=lambda sequences: on_share(sequences / len(features.ids)),
+        )
+
+    return outputs
+
+
+_NEEDS: dict[type, str] = {Example: "texts", Sentence: "sentences of words", Question: "questions with passages"}
+
+
+def _only(cls: type[Row], rows: Sequence[Any], loaded: FinetunedModel) -> list[Row]:
+    if odd := next((row for row in rows if not isinstance(row, cls)), None):
+        about = loaded.about
+        reason = f"{about.title} ({about.kind}) takes {_NEEDS[cls]}, not {_NEEDS[type(odd)]}"
+        raise ConfigError(str(loaded.path), reason)
+    return list(rows)
+
+
+def _labels(
+    loaded: FinetunedModel, examples: list[Example], outputs: Callable[[Features], HeadOutputs], *, first: int
+) -> Iterator[Prediction]:
+    about = loaded.about
+    single = (number for number, one in enumerate(examples, first + 1) if one.pair is None)
+    if about.pairs and (odd := next(single, None)):
+        raise DataError(f"row {odd}", f"is one text, and {about.title} was fine-tuned on pairs", fix="give both texts")
+    bare = [replace(one, label=None) for one in examples]
+    features = encode_sequences(bare, tokenizer=loaded.tokenizer, task_kind=about.kind, length=about.length)
+    scores = np.asarray(outputs(features)["scores"], np.float64)
+    for one, row in zip(examples, scores, strict=True):
+        if about.kind == "regress":
+            yield {"id": one.id, "value": float(row[0])}
+            continue
+        probabilities = softmax(row) if about.kind == "classify" else sigmoid(row)
+        named = dict(zip(about.labels, probabilities.tolist(), strict=True))
+        if about.kind == "classify":
+            yield {"id": one.id, "label": about.labels[int(row.argmax())], "probabilities": named}
+        else:
+            chosen = [name for name, score in zip(about.labels, row, strict=True) if score > 0]
+            yield {"id": one.id, "labels": chosen, "probabilities": named}
+
+
+def _tags(
+    loaded: FinetunedModel, sentences: list[Sentence], outputs: Callable[[Features], HeadOutputs]
+) -> Iterator[Prediction]:
+    about = loaded.about
+    bare = [replace(one, tags=None) for one in sentences]
+    features, windows = encode_words(bare, tokenizer=loaded.tokenizer, labels=about.labels, length=about.length)
+    found: list[list[tuple[str, float]]] = [[] for _ in sentences]
+    for window, scores in zip(windows, outputs(features)["scores"], strict=True):
+        probabilities = softmax(np.asarray(scores, np.float64)[list(window.positions)])
+        best = zip(probabilities.argmax(-1), probabilities, strict=True)
+        found[window.sentence] += [(about.labels[tag], float(row[tag])) for tag, row in best]
+    for one, tagged in zip(sentences, found, strict=True):
+        assert len(tagged) == len(one.words)
+        yield {
+            "id": one.id,
+            "words": list(one.words),
+            "tags": [tag for tag, _ in tagged],
+            "probabilities": [probability for _, probability in tagged],
+        }
+
+
+def _answers(
+    loaded: FinetunedModel, questions: list[Question], outputs: Callable[[Features], HeadOutputs]
+) -> Iterator[Prediction]:
+    about = loaded.about
+    windows = cut_windows(
+        questions,
+        tokenizer=loaded.tokenizer,
+        length=about.length,
+        max_question=about.max_query,
+        stride=about.doc_stride,
+    )
+    scores = span_scores(outputs(windows.features))
+    for answer in decode(
+        scores, windows=windows, questions=questions, n_best=about.n_best, max_answer=about.max_answer
+    ):
+        yield _answer(answer, threshold=about.null_threshold)
+
+
+def _answer(answer: Answer, *, threshold: float | None) -> Prediction:
+    best = next(iter(answer.spans), None)
+    if threshold is not None and answer.null_odds > threshold:
+        best = None
+    return {
+        "id": answer.id,
+        "answer": best.text if best else "",
+        "start": best.start if best else None,
+        "end": best.end if best else None,
+        "score": best.score if best else None,
+        "null_odds": answer.null_odds,
+        "n_best": [{"text": one.text, "start": one.start, "end": one.end, "score": one.score} for one in answer.spans],
+    }
+
+
+def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Probabilities along the last axis."""
+    exponentials = np.exp(scores - scores.max(-1, keepdims=True))
+    probabilities: NDArray[np.float64] = exponentials / exponentials.sum(-1, keepdims=True)
+    return probabilities
+
+
+def sigmoid(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A probability for each score, on its own."""
+    small = np.exp(-np.abs(scores))
+    probabilities: NDArray[np.float64] = np.where(scores >= 0, 1.0, small) / (1.0 + small)
+    return probabilities

@@ -1,0 +1,109 @@
+"""The tasks by the names that people type: which kind each is, where its files are, and its data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from electra.config.finetune import FinetuneConfig
+from electra.errors import ConfigError, DataError, suggest
+from electra.tasks.glue_tasks import TASKS, glue_task
+from electra.tasks.rows import Kind
+from electra.tasks.task_data import TaskData, load_glue, load_questions, load_table, load_tagging
+from electra.tokenizer.codec import Tokenizer
+
+GLUE = tuple(task.name for task in TASKS.values() if task.model_of is None)
+SQUAD: dict[str, dict[str, tuple[str, ...]]] = {
+    "squad": {"train": ("train-v1.1", "train"), "dev": ("dev-v1.1", "dev")},
+    "squad2": {"train": ("train-v2.0", "split-train-v2.0", "train"), "dev": ("split-dev-v2.0", "dev-v2.0", "dev")},
+    "questions": {"train": ("train",), "dev": ("dev", "valid", "test")},
+}
+"""File names without their suffix, the likeliest first."""
+OWN: dict[str, Kind] = {"classify": "classify", "multilabel": "multilabel", "regress": "regress", "tag": "tag"}
+_TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
+_TAGGING_SUFFIXES = (".conll", ".txt", ".tsv", ".iob", ".bio")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """Which columns of a table of one's own hold what."""
+
+    text: str = "text"
+    pair: str | None = None
+    label: str = "label"
+    separator: str = ","
+    """Between the labels of one row, for multi-label tasks."""
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of the task of this name; an unknown name is refused."""
+    known = (*GLUE, *SQUAD, *OWN)
+    if name not in known:
+        raise ConfigError("task", f"unknown task '{name}'; known are {' '.join(known)}", fix=suggest(name, known))
+    if name in SQUAD:
+        return "span"
+    return OWN[name] if name in OWN else glue_task(name).kind
+
+
+def find_files(name: str, *, data: Path | None, train: Path | None, dev: Path | None) -> dict[str, Path]:
+    """The `train` and `dev` files of a task, or the GLUE `folder`: as named, or as found in `data`."""
+    if train is not None or dev is not None:
+        if train is None or dev is None or name in GLUE:
+            reason = "GLUE tasks are read from --data" if name in GLUE else "go together"
+            raise ConfigError("--train and --dev", reason, fix="give both, or --data")
+        return {"train": train, "dev": dev}
+    if data is None:
+        raise ConfigError("--data", "is missing", fix="give a folder, or --train FILE --dev FILE")
+    if name in GLUE:
+        return {"folder": data}
+    if name in SQUAD:
+        return split_files(data, suffixes=(".json",), names=SQUAD[name])
+    return split_files(data, suffixes=_TAGGING_SUFFIXES if name == "tag" else _TABLE_SUFFIXES)
+
+
+def load_task(
+    name: str,
+    files: Mapping[str, Path],
+    *,
+    title: str | None = None,
+    columns: Columns,
+    tokenizer: Tokenizer,
+    config: FinetuneConfig,
+) -> TaskData:
+    """The data of the task of this name, from the files of `find_files`; `title` renames a task of one's own."""
+    if name in GLUE:
+        return load_glue(glue_task(name), files["folder"], tokenizer=tokenizer, config=config)
+    if name in SQUAD:
+        return load_questions(title or name, files, tokenizer=tokenizer, config=config)
+    if name == "tag":
+        return load_tagging(title or name, files, tokenizer=tokenizer, config=config)
+    return load_table(
+        title or name,
+        files,
+        kind=kind_of(name),
+        text=columns.text,
+        pair=columns.pair,
+        label=columns.label,
+        separator=columns.separator,
+        tokenizer=tokenizer,
+        config=config,
+    )
+
+
+def split_files(
+    data: Path, *, suffixes: Sequence[str], names: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, Path]:
+    """The `train` and `dev` files of a folder, by name: train.csv, dev.csv, ..."""
+    wanted = names or {"train": ("train",), "dev": ("dev", "valid", "validation", "test")}
+    if not data.is_dir():
+        raise ConfigError("--data", f"{data} is not a folder", fix="give one with train and dev files in it")
+    found: dict[str, Path] = {}
+    for split, stems in wanted.items():
+        places = [data / f"{stem}{suffix}" for stem in stems for suffix in suffixes]
+        there = [path for path in places if path.is_file()]
+        if not there:
+            listed = ", ".join(path.name for path in places[:4])
+            raise DataError(data, f"has no {split} file", fix=f"name it {listed}")
+        found[split] = there[0]
+    return found

@@ -1,0 +1,63 @@
+"""A task's rows before tokenizing, its sequences after, and a head's outputs for them: what readers, heads and the
+trainer exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kind = Literal["classify", "multilabel", "regress", "tag", "span"]
+Label = str | float | tuple[str, ...] | None
+HeadOutputs = dict[str, NDArray[np.generic] | list[NDArray[np.generic]]]
+"""What a task's head computes for N sequences, by name, in the order of the sequences.
+
+classify, multilabel and regress: `scores` (N, C). tag: `scores`, a list of (length, C).
+span: `starts` and `start_at` (N, K), `ends` and `end_at` (N, K, K), `null` (N,), K the beam.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """One text, or a pair of them, with its label: a class, a number, several classes, or None where unknown."""
+
+    id: str
+    text: str
+    pair: str | None = None
+    label: Label = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sentence:
+    """One sentence of a tagging task: its words, and their tags where known."""
+
+    id: str
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """One question about a passage; `answers` are (text, first character), none for an unanswerable one."""
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[tuple[str, int], ...] = ()
+    impossible: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Features:
+    """Token ids ready for the network, one entry a sequence."""
+
+    ids: list[list[int]]
+    """Whole sequences, [CLS] and [SEP] included, no padding."""
+    a_lengths: list[int]
+    """Tokens of the first segment, its [SEP] included; the rest is the second segment."""
+    targets: NDArray[np.generic] | list[list[int]] | None = None
+    """classify: (N,) int64; multilabel: (N, C) float32; regress: (N,) float32 as the loss wants it;
+    tag: one tag number a token, -1 where the token is not the first piece of a word;
+    span: (N, 3) int64 start token, end token (both 0 where absent), 1 for an unanswerable question."""
