@@ -1,3 +1,60 @@
-"""Electra: pre-train text encoders as discriminators."""
+"""Electra: pre-train text encoders as discriminators.
 
-__version__ = "0.1.0"
+The verbs of the command line as functions: `electra.prepare`, `pretrain`, `load`, `finetune`, `predict`, `detect`,
+`score`, `encode` and `export`. They are loaded when first used, so that `import electra` is instant.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from electra.api import Model, detect, encode, export, finetune, load, predict, prepare, pretrain, score
+
+__version__ = "0.2.0"
+
+__all__ = [
+    "prepare",
+    "pretrain",
+    "load",
+    "finetune",
+    "predict",
+    "detect",
+    "score",
+    "encode",
+    "export",
+    "Model",
+    "__version__",
+]
+_LAZY = frozenset(__all__) - {"__version__"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from electra.platforms import require_supported
+
+    require_supported()
+    from electra import api
+
+    return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """`electra.pretrain` and `electra.finetune` are the verbs, although modules have these names too.
+
+    Importing such a module sets it as an attribute of the package, which would hide the verb.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _LAZY and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,381 @@
+"""The verbs of the command line as functions. Paths are `str` or `Path`; heavy imports wait for the first call.
+
+Settings are a mapping, `{"train.steps": 200}`, or strings as on the command line, `["train.steps=200"]`. Either way the
+same strict reader reads them: an unknown key or an impossible value is a `ConfigError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from electra.api_results import Exported, FinetuneResult, PreparedData, Run
+from electra.errors import CheckpointError, ConfigError
+from electra.inference.results import (
+    DetectedToken,
+    Detection,
+    Prediction,
+    Predictions,
+    Scores,
+    TextScore,
+    TokenScore,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from electra.finetune.model_folder import FinetunedModel
+    from electra.finetune.pretrained import Pretrained
+    from electra.inference.encode import Pooling
+    from electra.inference.predict import Input
+    from electra.interop.models import Loaded
+
+PathLike = str | Path
+Settings = Mapping[str, str | int | float | bool] | Sequence[str]
+Part = Literal["discriminator", "generator"]
+Device = Literal["auto", "cpu", "cuda"]
+
+__all__ = [
+    "DetectedToken",
+    "Detection",
+    "Exported",
+    "FinetuneResult",
+    "Model",
+    "Prediction",
+    "Predictions",
+    "PreparedData",
+    "Run",
+    "Scores",
+    "TextScore",
+    "TokenScore",
+    "detect",
+    "encode",
+    "export",
+    "finetune",
+    "load",
+    "predict",
+    "prepare",
+    "pretrain",
+    "score",
+]
+
+
+class Model:
+    """A model to use, from `electra.load`.
+
+    A pre-trained model can `detect`, `score` and `encode`; a fine-tuned one can `predict` and `encode`.
+    """
+
+    def __init__(self, path: PathLike, *, part: Part = "discriminator", device: Device = "auto") -> None:
+        from electra.finetune.model_folder import is_finetuned, load_finetuned
+        from electra.interop.models import load_model
+
+        self.path, self.part, self.device = Path(path), part, device
+        self._finetuned: FinetunedModel | None = None
+        self._pretrained: Loaded | None = None
+        if is_finetuned(self.path):
+            if part != "discriminator":
+                raise ConfigError("part", "a fine-tuned model has one network only", fix="leave it out")
+            self._finetuned = load_finetuned(self.path)
+        else:
+            self._pretrained = load_model(self.path, part=part)
+
+    @property
+    def task(self) -> str | None:
+        """The title of the task it was fine-tuned on; None for a pre-trained model."""
+        return self._finetuned.about.title if self._finetuned else None
+
+    def predict(self, rows: Sequence[Input], *, batch_size: int = 128) -> Predictions:
+        """One prediction a row: a text, a pair of texts, the words of a sentence, or a question with its passage."""
+        from electra.inference.predict import predict
+
+        model = self._for_prediction
+        found = predict(model, [rows] if isinstance(rows, str) else rows, batch_size=batch_size)
+        return Predictions(title=model.about.title, rows=tuple(found))
+
+    def predict_file(
+        self,
+        path: PathLike,
+        *,
+        text: str | None = None,
+        pair: str | None = None,
+        id: str | None = None,
+        batch_size: int = 128,
+    ) -> Predictions:
+        """One prediction a row of a file; `text`, `pair` and `id` name its columns where it has some."""
+        from electra.inference.input_rows import rows_of_file
+
+        rows = rows_of_file(Path(path), self._for_prediction.about, text=text, pair=pair, id=id)
+        return self.predict(rows, batch_size=batch_size)
+
+    def detect(self, text: str, *, threshold: float = 0.5) -> Detection:
+        """The tokens of a text, each with the probability that it was replaced; flagged from `threshold` on."""
+        from electra.inference.detect import detect
+
+        return detect(self._with_head, text, threshold=threshold)
+
+    def score(self, texts: str | Sequence[str], *, batch_size: int = 64) -> Scores:
+        """The pseudo-log-likelihood of each text; needs an electric model or a masked language model."""
+        from electra.inference.likelihood import score
+
+        rows = [texts] if isinstance(texts, str) else texts
+        return Scores(texts=tuple(score(self._with_head, rows, batch_size=batch_size)))
+
+    def encode(
+        self, texts: str | Sequence[str], *, pooling: Pooling = "mean", batch_size: int = 64
+    ) -> NDArray[np.float32]:
+        """One vector a text, (texts, width): the mean of the last hidden states, or with `cls` that of [CLS]."""
+        from electra.inference.encode import encode
+
+        rows = [texts] if isinstance(texts, str) else texts
+        return encode(self._encoder, rows, pooling=pooling, batch_size=batch_size)
+
+    def export(self, out: PathLike) -> Exported:
+        """A folder that `transformers` loads, written from this model."""
+        return export(self.path, out=out, part=self.part)
+
+    def __repr__(self) -> str:
+        config = (self._finetuned or self._with_head).config
+        kind = f"fine-tuned on {self.task}" if self._finetuned else f"pre-trained {self.part}"
+        return f"<electra.Model {self.path}: {kind}, {config.layers} layers x {config.width}>"
+
+    @cached_property
+    def _for_prediction(self) -> FinetunedModel:
+        from electra.inference.predict import on_device
+
+        if self._finetuned is None:
+            raise CheckpointError(self.path, "is not a fine-tuned model", fix="electra.finetune makes one")
+        return on_device(self._finetuned, self.device)
+
+    @cached_property
+    def _with_head(self) -> Loaded:
+        from electra.inference.likelihood import on_device
+
+        if self._pretrained is None:
+            reason = "is fine-tuned, so it has no pre-training head"
+            raise CheckpointError(self.path, reason, fix="load the pre-trained model")
+        return on_device(self._pretrained, self.device)
+
+    @cached_property
+    def _encoder(self) -> Pretrained:
+        from electra.finetune.pretrained import of_finetuned, of_loaded
+        from electra.inference.encode import on_device
+
+        if self._finetuned is not None:
+            return on_device(of_finetuned(self._finetuned), self.device)
+        assert self._pretrained is not None
+        return on_device(of_loaded(self._pretrained), self.device)
+
+
+def load(model: PathLike, *, part: Part = "discriminator", device: Device = "auto") -> Model:
+    """The model in a run folder, a checkpoint, an exported, a `transformers` or a fine-tuned folder, ready to use.
+
+    `part` chooses between a run's two networks. Of a fine-tuning run it is the seed with the median score.
+    """
+    return Model(model, part=part, device=device)
+
+
+def prepare(
+    sources: PathLike | Sequence[PathLike],
+    *,
+    out: PathLike,
+    vocab: PathLike | None = None,
+    vocab_size: int = 30522,
+    held_out: Sequence[PathLike] = (),
+    held_out_share: float = 0.005,
+    workers: int | None = None,
+    text_column: str = "text",
+    cased: bool = False,
+    keep_accents: bool = False,
+    split_sentences: bool = True,
+    min_chars: int = 5,
+) -> PreparedData:
+    """A tokenizer and token shards made from text; calling it again continues, or verifies finished data.
+
+    Sources are files (.txt .jsonl .csv .parquet, also compressed), folders, globs or hf:NAME. In .txt files a blank
+    line ends a document; elsewhere a row is a document. `vocab` is a BERT vocab.txt to use as it is.
+    """
+    from electra.shards.build import prepare as build
+    from electra.shards.options import PrepareOptions
+
+    options = PrepareOptions(
+        vocab_size=vocab_size,
+        lowercase=not cased,
+        strip_accents=not (cased or keep_accents),
+        text_column=text_column,
+        split_sentences=split_sentences,
+        min_chars=min_chars,
+        held_out_share=held_out_share,
+    )
+    names = [str(one) for one in ([sources] if isinstance(sources, PathLike) else sources)]
+    result = build(
+        names,
+        out=Path(out),
+        options=options,
+        vocab=None if vocab is None else Path(vocab),
+        held_out=[str(one) for one in held_out],
+        workers=workers,
+        worker=None,
+    )
+    assert result.manifest is not None, "there is one worker"
+    train, apart = result.manifest["splits"]["train"], result.manifest["splits"]["held-out"]
+    return PreparedData(
+        path=result.folder,
+        documents=train["documents"],
+        sentences=train["sentences"],
+        tokens=train["tokens"],
+        held_out_tokens=apart["tokens"],
+        vocab_size=result.manifest["tokenizer"]["vocab_size"],
+    )
+
+
+def pretrain(
+    data: PathLike,
+    *,
+    out: PathLike,
+    preset: str | None = None,
+    config: PathLike | None = None,
+    settings: Settings = (),
+) -> Run:
+    """A run: generator and discriminator trained on prepared data; calling it again resumes.
+
+    `config` is a TOML file with changed keys, `settings` are single keys; both change the preset (by default `small`).
+    """
+    from electra.config.load import load as load_config
+    from electra.pretrain import pretrain as train
+    from electra.report.reading import number, read_run
+
+    loaded = load_config(preset, file=None if config is None else Path(config), overrides=_overrides(settings))
+    path = train(loaded, data=Path(data), out=Path(out))
+    run = read_run(path)
+    lines = [*run.train, *run.evals]
+    values = {name: number(value) for line in lines for name, value in line.items() if "/" in name}
+    metrics = {name: value for name, value in values.items() if value is not None}
+    return Run(path=path, step=max((int(line["step"]) for line in lines), default=0), metrics=metrics)
+
+
+def finetune(
+    task: str,
+    *,
+    model: PathLike,
+    out: PathLike,
+    data: PathLike | None = None,
+    train: PathLike | None = None,
+    dev: PathLike | None = None,
+    text: str = "text",
+    pair: str | None = None,
+    label: str = "label",
+    separator: str = ",",
+    name: str | None = None,
+    seeds: int = 1,
+    together: int = 0,
+    untrained: bool = False,
+    config: PathLike | None = None,
+    settings: Settings = (),
+) -> FinetuneResult:
+    """The scores of a model fine-tuned on a task, once a seed; calling it again adds missing seeds.
+
+    `task` is a GLUE task, `squad`, `squad2`, or for files of your own `classify`, `multilabel`, `regress`, `tag` or
+    `questions`. Files are those of the folder `data`, or `train` and `dev`; `text`, `pair` and `label` name columns.
+    Settings are the paper's for the model's size; `config` (TOML) and `settings` change them.
+    """
+    from electra.finetune.task_run import Options, finetune_task
+    from electra.tasks.named_tasks import Columns
+
+    if seeds < 1 or together < 0:
+        raise ConfigError("seeds and together", f"{seeds} and {together} are too few", fix="at least 1 and 0")
+    result = finetune_task(
+        task,
+        model=Path(model),
+        out=Path(out),
+        data=None if data is None else Path(data),
+        train=None if train is None else Path(train),
+        dev=None if dev is None else Path(dev),
+        columns=Columns(text=text, pair=pair, label=label, separator=separator),
+        title=name,
+        options=Options(
+            seeds=seeds,
+            together=together,
+            untrained=untrained,
+            file=None if config is None else Path(config),
+            settings=_overrides(settings),
+        ),
+    )
+    return FinetuneResult(path=Path(out), result=result)
+
+
+def predict(
+    model: PathLike,
+    *,
+    rows: Sequence[Input] | None = None,
+    input: PathLike | None = None,
+    text: str | None = None,
+    pair: str | None = None,
+    id: str | None = None,
+    batch_size: int = 128,
+    device: Device = "auto",
+) -> Predictions:
+    """A fine-tuned model's predictions for `rows`, or for the rows of the file `input`.
+
+    A row is a text, a pair of texts, the words of a sentence to tag, or a question with its passage. `text`, `pair` and
+    `id` name the columns of a file.
+    """
+    if (rows is None) == (input is None):
+        raise ConfigError("rows", "give rows, or a file as input", fix="one of both")
+    loaded = load(model, device=device)
+    if input is not None:
+        return loaded.predict_file(input, text=text, pair=pair, id=id, batch_size=batch_size)
+    assert rows is not None
+    return loaded.predict(rows, batch_size=batch_size)
+
+
+def detect(model: PathLike, *, text: str, threshold: float = 0.5, device: Device = "auto") -> Detection:
+    """The tokens of a text, each with the probability that it was replaced; flagged from `threshold` on."""
+    return load(model, device=device).detect(text, threshold=threshold)
+
+
+def score(
+    model: PathLike,
+    *,
+    texts: str | Sequence[str],
+    part: Part = "discriminator",
+    batch_size: int = 64,
+    device: Device = "auto",
+) -> Scores:
+    """The pseudo-log-likelihood of each text, by an electric model or a masked language model.
+
+    `part="generator"` takes a run's generator, which is a masked language model.
+    """
+    return load(model, part=part, device=device).score(texts, batch_size=batch_size)
+
+
+def encode(
+    model: PathLike,
+    *,
+    texts: str | Sequence[str],
+    pooling: Pooling = "mean",
+    batch_size: int = 64,
+    device: Device = "auto",
+) -> NDArray[np.float32]:
+    """One vector a text, (texts, width): the mean of the last hidden states, or with `cls` that of [CLS]."""
+    return load(model, device=device).encode(texts, pooling=pooling, batch_size=batch_size)
+
+
+def export(model: PathLike, *, out: PathLike, part: Part = "discriminator") -> Exported:
+    """A folder that `transformers` loads, written from a pre-trained or fine-tuned model."""
+    from electra.finetune.export import export as write
+
+    made = write(Path(model), Path(out), part=part)
+    return Exported(path=Path(out), architecture=made.architecture, parameters=made.parameters, source=made.path)
+
+
+def _overrides(settings: Settings) -> list[str]:
+    """Settings as the command line's `key=value`."""
+    if isinstance(settings, str):
+        return [settings]
+    if not isinstance(settings, Mapping):
+        return list(settings)
+    return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()]

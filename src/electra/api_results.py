@@ -1,0 +1,106 @@
+"""What the verbs that write folders give back: small values that print as text and show as tables in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from electra.display import html_table, text_table
+from electra.finetune.results_table import cells, footer, plain
+from electra.finetune.task_results import Suite, TaskResult
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class PreparedData:
+    """A folder of token shards with its tokenizer."""
+
+    path: Path
+    documents: int
+    sentences: int
+    tokens: int
+    """Of the training split."""
+    held_out_tokens: int
+    vocab_size: int
+
+    def __str__(self) -> str:
+        return text_table(*self._table())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(*self._table())
+
+    def _table(self) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+        header = ("data", "documents", "sentences", "tokens", "held-out tokens", "vocabulary")
+        counts = (self.documents, self.sentences, self.tokens, self.held_out_tokens, self.vocab_size)
+        return header, [(self.path, *(f"{count:,}" for count in counts))]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Run:
+    """A pre-training run: its folder, the steps done, and its last metrics."""
+
+    path: Path
+    step: int
+    metrics: Mapping[str, float]
+    """The last value of each metric, such as `train/rtd_loss` and `eval/rtd_auc`."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: step {self.step:,}\n{text_table(*self._table())}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(*self._table(), notes=[f"{self.path}: step {self.step:,}"])
+
+    def _table(self) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+        return ("metric", "last value"), list(self.metrics.items())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class FinetuneResult:
+    """A task's scores over its seeds, and the folder of its models."""
+
+    path: Path
+    result: TaskResult
+
+    @property
+    def median(self) -> float:
+        """The median over the seeds of the reported metric, in percent."""
+        return self.result.summary().median
+
+    def __str__(self) -> str:
+        return plain(Suite(results=(self.result,)))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        suite = Suite(results=(self.result,))
+        header, *rows = cells(suite)
+        return html_table(header, rows, notes=footer(suite))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Exported:
+    """A folder that `transformers` loads."""
+
+    path: Path
+    architecture: str
+    """The class of `transformers` that loads it."""
+    parameters: int
+    source: Path
+    """The checkpoint or model folder that was exported."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.architecture}, {self.parameters:,} parameters, from {self.source}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        header = ("folder", "transformers class", "parameters", "from")
+        return html_table(header, [(self.path, self.architecture, f"{self.parameters:,}", self.source)])
