@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,18 @@ import torch
 
 from electra import hardware
 from electra.batches.sequences import unpack
+from electra.bench.chosen_ops import STACK_COLUMNS, chosen_ops
+from electra.bench.grid import Job, choices, gpu_kinds, plan, sizes
 from electra.bench.measure import WARM_UP, Figures, measure, reason, timed
 from electra.bench.ours import our_step, random_rows
-from electra.bench.plan import Job, choices, gpu_kinds, plan, sizes
-from electra.bench.plot import NO_ROOFLINE, ROOFLINE, draw
-from electra.bench.run import Row, run_job
-from electra.bench.table import as_json, as_text, heading, ratios
+from electra.bench.processes import Row, run_job
+from electra.bench.speed_plot import NO_ROOFLINE, ROOFLINE, draw
+from electra.bench.speed_table import as_json, as_text, choice_lines, heading, ratios
 from electra.cli import main
 from electra.config.load import load
 from electra.errors import ConfigError
 from electra.model import cost
+from electra.ops.dispatch import select
 
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 TINY = ("--preset", "tiny", "--device", "cpu", "model.layers=1", "model.vocab_size=512")
@@ -123,6 +126,76 @@ def test_table_names_machine_and_rows(measured: dict[str, Any]) -> None:
     for line, one in zip(body, measured["figures"]["measurements"], strict=True):
         assert f"{one['batch']} x 64" in line and f"{one['ms_per_step']:.4g}" in line
         assert line.endswith(f"{one['times_as_fast_as'][EAGER]:.2f}")
+
+
+def test_table_says_op_by_op_what_ours_ran_and_why(measured: dict[str, Any]) -> None:
+    ops = select(device=torch.device("cpu"), dtype=hardware.compute_dtype("auto", torch.device("cpu")))
+    chosen = [(name, one.backend, one.reason) for name, one in ops]
+    ours, peer = measured["figures"]["measurements"][:2]
+    assert [(one["op"], one["backend"], one["reason"]) for one in ours["ops"]] == chosen
+    assert ours["stacks"] == [] and not {"ops", "stacks"} & peer.keys(), "encoder kernels are a GPU's"
+    lines = measured["out"].splitlines()
+    first = lines.index("ops of ours, 2 x 64; ours, 4 x 64")
+    assert lines[first + 1].split() == ["op", "backend", "reason"]
+    assert [tuple(line.split(maxsplit=2)) for line in lines[first + 2 :]] == chosen, "each choice once"
+
+
+def test_each_choice_is_printed_with_its_measurements() -> None:
+    """Two choices and three shapes on a GPU: two tables, and the encoders by shape below them."""
+
+    def chosen(backend: str, reason: str, layers: str) -> dict[str, list[dict[str, str]]]:
+        stack = {"encoder": "generator", "layers": layers, "attention": backend, "linear_gelu": backend}
+        return {"ops": [{"op": "attention", "backend": backend, "reason": reason}], "stacks": [stack]}
+
+    fused = [row("ours fused", 4e6, batch=128), row("ours fused", 3e6, batch=32), row("ours plain", 1e6)]
+    found = [("triton", "a GPU", "by op"), ("triton", "a GPU", "other"), ("reference", "asked", "reference")]
+    rows = [
+        replace(one, figures=replace(one.figures, **chosen(*what)))  # type: ignore[type-var]
+        for one, what in zip(fused, found, strict=True)
+    ]
+    assert choice_lines([*rows, row(EAGER, 5e5)]) == [
+        "",
+        "ops of ours fused, 128 x 128; ours fused, 32 x 128",
+        "op         backend  reason",
+        "attention  triton   a GPU",
+        "",
+        "ops of ours plain, 32 x 128",
+        "op         backend    reason",
+        "attention  reference  asked",
+        "",
+        "encoders by shape",
+        "step        encoder    layers     attention  linear_gelu",
+        "ours fused  generator  by op      triton     triton",
+        "ours fused  generator  other      triton     triton",
+        "ours plain  generator  reference  reference  reference",
+    ]
+    assert choice_lines([row(EAGER, 5e5)]) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ((), {"discriminator": "by op", "generator": "by op"}),
+        (("objective.name=mlm",), {"encoder": "by op"}),
+        (("generator.kind=two-tower",), {"discriminator": "by op", "generator": "reference"}),
+        (("generator.kind=unigram",), {"discriminator": "by op"}),
+        (("model.heads=2",), {"discriminator": "reference", "generator": "by op"}),
+        (("train.compile=on",), {"discriminator": "reference", "generator": "reference"}),
+        (("train.kernels=plain",), {"discriminator": "reference", "generator": "reference"}),
+        (("train.precision=fp32",), {"discriminator": "reference", "generator": "reference"}),
+    ],
+)
+def test_encoders_by_shape_are_those_of_the_step(
+    changes: tuple[str, ...], expected: dict[str, str], ampere: torch.device
+) -> None:
+    defaults = ("train.steps=5000", "optim.warmup_steps=500", "train.recompute=off", "train.precision=bf16")
+    named = {change.partition("=")[0] for change in changes}
+    overrides = [*(text for text in defaults if text.partition("=")[0] not in named), *changes]
+    ops, stacks = chosen_ops(load("small", overrides=overrides), ampere, rows=64)
+    assert {one["encoder"].partition(" (")[0]: one["layers"] for one in stacks} == expected
+    assert "(64 x 128, width 256, 12 layers)" in stacks[0]["encoder"] and {*stacks[0]} == {*STACK_COLUMNS}
+    fused = any(layers == "by op" for layers in expected.values())
+    assert fused <= ({one["op"]: one["backend"] for one in ops}["encoder_stack"] == "triton")
 
 
 def test_progress_names_each_measurement(measured: dict[str, Any]) -> None:

@@ -1,1 +1,5 @@
-"""Our training step against the same step written with `transformers` modules, on one machine in one run."""
+"""How fast this is, on one machine in one run.
+
+`electra bench` measures our training step against the same step written with `transformers` modules. Further programs
+start as `python -m electra.bench.NAME`: loader_speed, prepare_speed, finetune_speed and kernel_quality.
+"""

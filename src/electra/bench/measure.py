@@ -12,13 +12,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from electra import hardware
-from electra.bench.plan import PEERS, PLAIN, Job
+from electra.bench.grid import PEERS, PLAIN, Job
 from electra.errors import ElectraError
 from electra.fsio import write_json
 
@@ -58,6 +58,10 @@ class Figures:
     mfu: float | None
     """The share of that reached; None where the peak is not known."""
     profile: str = ""
+    ops: list[dict[str, str]] = field(default_factory=list)
+    """Of our step: op, backend and reason, op by op."""
+    stacks: list[dict[str, str]] = field(default_factory=list)
+    """Of our step on a GPU: the kernels of each encoder at this shape."""
 
 
 def measure(job: Job) -> Figures:
@@ -67,7 +71,7 @@ def measure(job: Job) -> Figures:
     from electra.bench.ours import random_rows
     from electra.model.cost import stage_flops_per_token
 
-    config = job.config
+    config = _config(job)
     device = hardware.device(config.train.device)
     rows = random_rows(config, job.batch).to(device)
     build, precision = _builder(job.kind, config, rows)
@@ -77,6 +81,8 @@ def measure(job: Job) -> Figures:
     peak = hardware.peak_flops(device, precision)
     roofline = peak / stage_flops_per_token(config)[-1] if peak else None
     peak_bytes = torch.cuda.max_memory_allocated() if device.type == "cuda" else hardware.peak_resident_bytes()
+    profile = _profile(step, device) if job.profile else ""
+    ops, stacks = _chosen(job, config, device)
     return Figures(
         tokens_per_s=tokens / seconds,
         ms_per_step=seconds * 1e3,
@@ -86,8 +92,25 @@ def measure(job: Job) -> Figures:
         precision={torch.bfloat16: "bf16", torch.float32: "fp32"}[precision],
         roofline_tokens_per_s=roofline,
         mfu=tokens / seconds / roofline if roofline else None,
-        profile=_profile(step, device) if job.profile else "",
+        profile=profile,
+        ops=ops,
+        stacks=stacks,
     )
+
+
+def _config(job: Job) -> Config:
+    """The job's settings, with what its kind of step says of the kernels."""
+    config = job.config
+    return replace(config, train=replace(config.train, kernels="plain")) if job.kind == PLAIN else config
+
+
+def _chosen(job: Job, config: Config, device: torch.device) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """What our step ran, asked after the clock has stopped; of a peer nothing."""
+    if job.kind in PEERS.values():
+        return [], []
+    from electra.bench.chosen_ops import chosen_ops
+
+    return chosen_ops(config, device, rows=job.batch)
 
 
 def _builder(kind: str, config: Config, rows: Tensor) -> tuple[Callable[[], Step], torch.dtype]:
@@ -95,14 +118,13 @@ def _builder(kind: str, config: Config, rows: Tensor) -> tuple[Callable[[], Step
     if kind in PEERS.values():
         from electra.bench.peer import peer_precision, peer_step
 
-        return partial(peer_step, config, rows, compiled=kind == PEERS["compiled"]), peer_precision(config, rows.device)
+        precision = peer_precision(config.train.precision, rows.device)
+        return partial(peer_step, config, rows, compiled=kind == PEERS["compiled"]), precision
     from electra.bench.ours import our_step
 
     if rows.device.type == "cpu":
         hardware.keep_freed_memory()
     precision = hardware.compute_dtype(config.train.precision, rows.device)
-    if kind == PLAIN:
-        config = replace(config, train=replace(config.train, kernels="plain"))
     return partial(our_step, config, rows), precision
 
 
@@ -145,11 +167,11 @@ def _profile(step: Step, device: torch.device) -> str:
     from torch.profiler import ProfilerActivity, profile
 
     on_gpu = device.type == "cuda"
-    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as seen:
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiled:
         step()
         _wait(device)
     key = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
-    table: str = seen.key_averages().table(sort_by=key, row_limit=40, max_name_column_width=70)
+    table: str = profiled.key_averages().table(sort_by=key, row_limit=40, max_name_column_width=70)
     return table
 
 

@@ -1,4 +1,4 @@
-"""Our training step, as `electra pretrain` runs it, on random text."""
+"""Our training step, as `electra pretrain` runs it, on random tokens."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from electra import hardware
 from electra.batches.layout import Specials, separator_of
 from electra.config.schema import Config
 from electra.model.electra import build_model
-from electra.train.fit import fit_model, make_stepper
+from electra.objective.registry import Resources
+from electra.train.execution import Execution, make_stepper, plan_execution
 from electra.train.parallel import World
 from electra.train.stages import StageWeights, plan_stages
+from electra.train.step import Stepper
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 SPECIALS = Specials(pad=PAD, cls=CLS, sep=SEP, mask=MASK)
-FIRST_WORD = 5
+FIRST_TOKEN = 5
 DOCUMENT = 128
-"""Tokens of a document in packed rows, on average; they vary as chance has it."""
+"""Tokens of a document in packed rows, on average; their lengths are random."""
 RATE = 1e-4
 
 
@@ -28,7 +29,7 @@ def random_rows(config: Config, count: int) -> Tensor:
     """Rows of full length of random tokens: in two segments, or documents end to end where the layout is packed."""
     draw = np.random.default_rng(0)
     length, packed = config.data.length, config.data.layout == "packed"
-    ids = draw.integers(FIRST_WORD, config.model.vocab_size, (count, length))
+    ids = draw.integers(FIRST_TOKEN, config.model.vocab_size, (count, length))
     keys = draw.integers(-(2**31), 2**31, (count, 1))
     if packed:
         ids[draw.random(ids.shape) < 1 / DOCUMENT] = SEP
@@ -42,24 +43,24 @@ def random_rows(config: Config, count: int) -> Tensor:
 def our_step(config: Config, rows: Tensor) -> Callable[[], object]:
     """A function that trains on `rows` once, where they are."""
     device = rows.device
-    model = build_model(config)
-    fit_model(model, config, device, rows=len(rows))
-    stage = plan_stages(
-        config,
-        SPECIALS,
-        counts=lambda: torch.ones(config.model.vocab_size, dtype=torch.int64),
-        device=device,
-    )[-1]
+    execution = plan_execution(config, device, rows=len(rows))
+    stepper = make_our_stepper(config, execution)
+    return lambda: stepper(rows, RATE)
+
+
+def make_our_stepper(config: Config, execution: Execution) -> Stepper:
+    """A stepper of the run's last stage, from a fresh model."""
+    model = build_model(config, ops=execution.ops, dtype=execution.dtype, recompute=execution.recompute)
+    counts = torch.ones(config.model.vocab_size, dtype=torch.int64)
+    stage = plan_stages(config, Resources(SPECIALS, execution.ops, lambda: counts, execution.device))[-1]
     stage.begin(model)
-    compute = hardware.compute_dtype(config.train.precision, device)
-    master = StageWeights(model, stage, compute=compute, device=device).master
-    stepper = make_stepper(
+    master = StageWeights(model, stage, compute=execution.dtype, device=execution.device).master
+    return make_stepper(
         model,
         master,
         stage.objective,
-        config,
+        config.optim,
+        execution,
         world=World(),
-        rows=len(rows),
         separator=separator_of(config.data, SPECIALS),
     )
-    return lambda: stepper(rows, RATE)

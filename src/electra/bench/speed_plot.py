@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from electra.bench.plan import FUSED, OURS, PEERS, PLAIN
-from electra.bench.run import Row
-from electra.bench.table import machine
+from electra.bench.grid import FUSED, OURS, PEERS, PLAIN
+from electra.bench.processes import Row
+from electra.bench.speed_table import machine
 from electra.progress import scaled
 from electra.report.plots import COLOURS, panels, standalone
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 _COLOURS = {OURS: "one", FUSED: "one", PLAIN: "good", PEERS["eager"]: "plain", PEERS["compiled"]: "two"}
 ROOFLINE = "roofline (data sheet)"
 NO_ROOFLINE = "no roofline: peak unknown"
-_WIDE_RANGE = 15.0  # highest over lowest from which only a logarithmic axis shows both
+_LOG_RANGE = 15.0  # highest over lowest from which only a logarithmic axis shows both
 
 
 def draw(rows: Sequence[Row], facts: dict[str, Any]) -> str:
     """An SVG file's text: a panel a length over batch sizes, or one panel over lengths where there is one batch."""
     batches, lengths = sorted({row.job.batch for row in rows}), sorted({row.job.length for row in rows})
     over_lengths = len(batches) == 1 and len(lengths) > 1
-    shown = batches if over_lengths else lengths
-    with panels("bench", width=max(6.4, 1.2 + 3.0 * len(shown)), height=4.3, count=len(shown), shared_y=True) as (
+    values = batches if over_lengths else lengths
+    with panels("bench", width=max(6.4, 1.2 + 3.0 * len(values)), height=4.3, count=len(values), shared_y=True) as (
         drawn,
         finished,
     ):
         _scale(drawn, rows)
-        for axes, value in zip(drawn, shown, strict=True):
+        for axes, value in zip(drawn, values, strict=True):
             axes.set_title(f"{'batch' if over_lengths else 'length'} {value}", loc="left", fontsize=11, pad=8)
             inside = [row for row in rows if (row.job.batch if over_lengths else row.job.length) == value]
             _panel(axes, inside, over_lengths=over_lengths)
@@ -85,13 +85,13 @@ def _panel(axes: Axes, rows: Sequence[Row], *, over_lengths: bool) -> None:
 
 
 def _scale(drawn: Sequence[Axes], rows: Sequence[Row]) -> None:
-    """From 0 where everything can be seen so; logarithmic where the highest line is far above the lowest."""
+    """From 0 where everything can be read so; logarithmic where the highest line is far above the lowest."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     found = [row.figures for row in rows if row.figures is not None]
     values = [value for one in found for value in (one.tokens_per_s, one.roofline_tokens_per_s) if value] or [1.0]
     for axes in drawn:
-        if max(values) / min(values) > _WIDE_RANGE:
+        if max(values) / min(values) > _LOG_RANGE:
             axes.set_yscale("log")
             axes.set_ylim(min(values) / 1.6, max(values) * 1.6)
             axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

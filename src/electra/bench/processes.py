@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from electra.bench.grid import Job
 from electra.bench.measure import LONGEST_REASON, Figures
-from electra.bench.plan import Job
 from electra.fsio import read_json
 from electra.progress import progress, say, scaled
 
@@ -76,12 +76,12 @@ def run_job(job: Job, *, tick: Callable[[], None] = lambda: None) -> Row:
     with tempfile.TemporaryDirectory(prefix="electra-bench-") as folder:
         result, log = Path(folder) / "result.json", Path(folder) / "log.txt"
         with open(log, "wb") as out:
-            shown = None if os.environ.get("ELECTRA_DEBUG", "") not in ("", "0") else out
+            errors = None if os.environ.get("ELECTRA_DEBUG", "") not in ("", "0") else out
             command = [sys.executable, "-m", "electra.bench.measure", json.dumps(asdict(job)), str(result)]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=shown)
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
             code = _ended(process, tick)
         if not result.is_file():
-            return Row(job=job, error=_last_words(code, log))
+            return Row(job=job, error=_last_line(code, log))
         found = read_json(result)
     if "error" in found:
         return Row(job=job, error=found["error"])
@@ -102,7 +102,7 @@ def _ended(process: subprocess.Popen[bytes], tick: Callable[[], None]) -> int:
             process.wait()
 
 
-def _last_words(code: int, log: Path) -> str:
+def _last_line(code: int, log: Path) -> str:
     if code < 0:
         hint = " (out of memory?)" if -code == signal.SIGKILL else ""
         return f"ended by {signal.Signals(-code).name}{hint}"

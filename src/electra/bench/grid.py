@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from electra import hardware
 from electra.config.load import load
-from electra.config.schema import Config
+from electra.config.schema import Config, TrainConfig
 from electra.errors import ConfigError, suggest
 
 OURS, FUSED, PLAIN = "ours", "ours fused", "ours plain"
@@ -58,24 +58,24 @@ def plan(
 ) -> list[Job]:
     """Every measurement, ours before the peers of its shape; ConfigError for what cannot be measured.
 
-    What is not given is as in the preset. `ours` names what to do with the fused kernels of a GPU: fused, plain.
+    What is left out is as in the preset. `ours` names what to do with the fused kernels of a GPU: fused, plain.
     """
-    given = [*overrides, *([f"train.device={device}"] if device else [])]
+    changes = [*overrides, *([f"train.device={device}"] if device else [])]
     kinds: list[str] | None = None
     jobs = []
     for length in lengths or (None,):
         for batch in batches or (None,):
             shape = [f"data.length={length}"] if length else []
             shape += [f"train.batch_size={batch}"] if batch else []
-            config = load(preset, overrides=[*given, *shape])
-            kinds = kinds or [*_our_kinds(config, ours), *(PEERS[name] for name in peers)]
+            config = load(preset, overrides=[*changes, *shape])
+            kinds = kinds or [*_our_kinds(config.train, ours), *(PEERS[name] for name in peers)]
             if peers:
                 _require_twin(config)
             jobs += [
                 Job(
                     kind=kind,
                     preset=config.preset,
-                    overrides=tuple(text for text in (*given, *shape) if not text.startswith("preset=")),
+                    overrides=tuple(text for text in (*changes, *shape) if not text.startswith("preset=")),
                     batch=config.train.batch_size,
                     length=config.data.length,
                     steps=steps,
@@ -107,9 +107,9 @@ def choices(text: str, option: str, known: Sequence[str]) -> list[str]:
     return names
 
 
-def _our_kinds(config: Config, asked: Sequence[str]) -> list[str]:
-    if hardware.device(config.train.device).type == "cuda":
-        return gpu_kinds(asked, plain=config.train.kernels == "plain", triton=find_spec("triton") is not None)
+def _our_kinds(train: TrainConfig, asked: Sequence[str]) -> list[str]:
+    if hardware.device(train.device).type == "cuda":
+        return gpu_kinds(asked, plain=train.kernels == "plain", triton=find_spec("triton") is not None)
     if asked:
         raise ConfigError("--ours", "a CPU has one kind of step: the fused kernels are a GPU's", fix="leave it out")
     return [OURS]

@@ -7,8 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from electra import hardware
-from electra.bench.plan import PEERS, Job
-from electra.bench.run import Row
+from electra.bench.chosen_ops import STACK_COLUMNS
+from electra.bench.grid import PEERS, Job
+from electra.bench.processes import Row
+from electra.ops.choice_table import table_lines
 from electra.progress import scaled
 
 NOTE = """\
@@ -17,7 +19,7 @@ peer's, not its logits for tokens that nobody asked for). memory: peak, of tenso
 start-up: building to the end of the first step, compiling included unless torch's cache on disk spares it; of several
 rounds the first one's."""
 
-_TEXTS = 2  # columns that are aligned at the left
+_LEFT_COLUMNS = 2  # columns that are aligned at the left
 
 
 def facts_of(jobs: Sequence[Job], *, rounds: int = 1) -> dict[str, Any]:
@@ -87,6 +89,8 @@ def _entry(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
         return entry | {"error": row.error}
     figures = asdict(row.figures)
     del figures["profile"]
+    if job.kind in PEERS.values():
+        del figures["ops"], figures["stacks"]
     return entry | figures | {"times_as_fast_as": ratios(row, rows)}
 
 
@@ -98,13 +102,28 @@ def as_text(rows: Sequence[Row], facts: dict[str, Any]) -> str:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "  ".join(
-            cell.ljust(width) if number < _TEXTS else cell.rjust(width)
+            cell.ljust(width) if number < _LEFT_COLUMNS else cell.rjust(width)
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in table
     ]
     failed = [f"{row.job.title} failed: {row.error}" for row in rows if row.figures is None]
-    return "\n".join([*heading(facts), "", *lines, "", *failed, *([""] if failed else []), NOTE])
+    return "\n".join([*heading(facts), "", *lines, "", *failed, *([""] if failed else []), NOTE, *choice_lines(rows)])
+
+
+def choice_lines(rows: Sequence[Row]) -> list[str]:
+    """Op by op what our steps run and why, each choice once; then the kernels of the encoders by shape."""
+    ours = [(row.job, row.figures) for row in rows if row.figures is not None and row.figures.ops]
+    lines: list[str] = []
+    tables: dict[tuple[str, ...], list[str]] = {}
+    for job, figures in ours:
+        tables.setdefault(tuple(table_lines(figures.ops)), []).append(job.title)
+    for table, titles in tables.items():
+        lines += ["", f"ops of {'; '.join(titles)}", *table]
+    stacks = [{"step": job.kind} | stack for job, figures in ours for stack in figures.stacks]
+    if stacks:
+        lines += ["", "encoders by shape", *table_lines(stacks, ("step", *STACK_COLUMNS))]
+    return lines
 
 
 def _cells(row: Row, rows: Sequence[Row], peers: Sequence[str]) -> tuple[str, ...]:

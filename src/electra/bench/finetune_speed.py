@@ -1,0 +1,137 @@
+"""`python -m electra.bench.finetune_speed --model MODEL --data GLUE`: our trainer against a plain `transformers` loop.
+
+The peer is `ElectraForSequenceClassification` (sdpa, eager, bf16 autocast on a GPU): rows tokenized beforehand, in
+random order, padded to the longest of their batch; torch's AdamW, clipping and a linear schedule. Both take the same
+number of steps. Ours is timed twice: the first steps with the capture of every shape, then as many more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import torch
+
+from electra import hardware
+from electra.bench.start import start
+from electra.config.finetune import FinetuneConfig
+from electra.config.load import adjust
+from electra.finetune.pretrained import Pretrained, load_pretrained, settings_for
+from electra.finetune.task_model import HeadSpec
+from electra.finetune.trainer import Trial
+from electra.tasks.glue_files import find_tasks, has_split
+from electra.tasks.rows import Features
+from electra.tasks.task_data import TaskData, load_glue
+
+WARM_UP = 10
+"""Steps of the peer before the clock runs."""
+
+
+@click.command()
+@click.option("--model", type=click.Path(path_type=Path), required=True, help="Exported ELECTRA folder.")
+@click.option("--data", type=click.Path(path_type=Path), required=True, help="GLUE folder.")
+@click.option("--steps", type=click.IntRange(1), default=300, show_default=True, help="Timed steps.")
+@click.option("--tasks", default="", metavar="NAME,...", help="These tasks only.")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+def command(model: Path, data: Path, steps: int, tasks: str, overrides: tuple[str, ...]) -> None:
+    """Rows a second on each task of GLUE; KEY=VALUE settings change the paper's."""
+    base = load_pretrained(model)
+    click.echo(f"{'task':<8}{'ours/s':>9}{'first':>9}{'peer/s':>9}{'times':>7}{'with capture':>14}")
+    for task in find_tasks(data):
+        if (tasks and task.name not in tasks.split(",")) or not has_split(task, data, "train"):
+            continue
+        config = adjust(settings_for(base, task.name, kind=task.kind), overrides=overrides)
+        loaded = load_glue(task, data, tokenizer=base.tokenizer, config=config)
+        device = hardware.device(config.device)
+        first, later = ours(base, loaded, config, device, steps=steps)
+        plain = peer(model, base.tokenizer.pad_id, loaded, config, device, steps=steps)
+        click.echo(f"{task.name:<8}{later:>9.0f}{first:>9.0f}{plain:>9.0f}{later / plain:>7.2f}{first / plain:>14.2f}")
+
+
+def ours(
+    base: Pretrained, data: TaskData, config: FinetuneConfig, device: torch.device, *, steps: int
+) -> tuple[float, float]:
+    """Rows a second of our trainer while it captures, and after that."""
+    epochs = 2 * steps * config.batch_size / len(data.train.ids) + 1
+    trial = Trial(
+        base.embeddings,
+        base.encoder,
+        HeadSpec(kind=data.task.kind, labels=data.task.labels, scale=data.task.scale),
+        data.train,
+        config=replace(config, epochs=epochs),
+        seed=0,
+        pad_id=base.tokenizer.pad_id,
+        device=device,
+    )
+    with trial.on_stream():
+        first, later = (rows_per_s(trial.advance, config.batch_size, device, steps=steps) for _ in range(2))
+    return first, later
+
+
+def rows_per_s(step: Callable[[], object], rows: int, device: torch.device, *, steps: int) -> float:
+    """Rows a second over `steps` steps of so many rows."""
+    _wait(device)
+    began = time.perf_counter()
+    for _ in range(steps):
+        step()
+    _wait(device)
+    return steps * rows / (time.perf_counter() - began)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def peer(
+    model: Path, pad_id: int, data: TaskData, config: FinetuneConfig, device: torch.device, *, steps: int
+) -> float:
+    """Rows a second of the plain loop."""
+    from transformers import ElectraForSequenceClassification, get_linear_schedule_with_warmup
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # it lists the heads it does not load, for every task
+    outputs = 1 if data.task.kind == "regress" else len(data.task.labels)
+    network = ElectraForSequenceClassification.from_pretrained(model, num_labels=outputs, attn_implementation="sdpa")
+    network.to(device).train()
+    optimizer = torch.optim.AdamW(network.parameters(), lr=config.lr, weight_decay=0.0)
+    schedule = get_linear_schedule_with_warmup(optimizer, steps // 10, steps + WARM_UP)
+    random = np.random.default_rng(0)
+
+    def step() -> None:
+        picked = random.integers(0, len(data.train.ids), config.batch_size)
+        inputs = {name: value.to(device) for name, value in padded(data.train, picked, pad_id).items()}
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            loss = network(**inputs).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+
+    for _ in range(WARM_UP):
+        step()
+    return rows_per_s(step, config.batch_size, device, steps=steps)
+
+
+def padded(features: Features, picked: Any, pad_id: int) -> dict[str, torch.Tensor]:
+    """The inputs of `transformers` for these rows, padded to the longest of them."""
+    longest = max(len(features.ids[i]) for i in picked)
+    ids = torch.full((len(picked), longest), pad_id)
+    mask, types = torch.zeros_like(ids), torch.zeros_like(ids)
+    for row, i in enumerate(picked):
+        one = features.ids[i]
+        ids[row, : len(one)] = torch.tensor(one)
+        mask[row, : len(one)] = 1
+        types[row, features.a_lengths[i] : len(one)] = 1
+    labels = torch.tensor(np.asarray(features.targets)[picked])
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types, "labels": labels}
+
+
+if __name__ == "__main__":
+    start(command)

@@ -1,0 +1,107 @@
+"""The parts of the convergence gate that need no GPU: C++ ops in the place of fused ones, and a fault in one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from click.testing import CliRunner
+from tiny_runs import make_data
+from torch import Tensor
+
+from electra.bench import bitwise, op_gains
+from electra.bench.gate import Check, table
+from electra.bench.gradient_check import TILE, GradientCheck
+from electra.bench.ours import SPECIALS, random_rows
+from electra.config.load import load
+from electra.ops import Chosen, Ops
+from electra.train.execution import Execution, plan_execution
+
+CPU = torch.device("cpu")
+CONFIG = load("tiny", overrides=["train.batch_size=4", "optim.lr=1e-4", "model.layers=2"])
+
+
+def checked(ops: Ops | None = None, *, steps: int = 2) -> GradientCheck:
+    execution: Execution = plan_execution(CONFIG, CPU, rows=4)
+    check = GradientCheck(CONFIG, SPECIALS, replace(execution, ops=ops or execution.ops), random_rows(CONFIG, 4))
+    for _ in range(steps):
+        check.step(random_rows(CONFIG, 4))
+    return check
+
+
+def test_right_gradients_pass() -> None:
+    found = checked().read()
+    assert 0 < found["mean tile"] <= found["worst tile"] < 1e-3, "C++ and reference round differently, and no more"
+    assert found["worst sequence"] < 1e-3
+
+
+def test_one_wrong_tile_of_one_gradient_is_seen() -> None:
+    """The second tile of an MLP's first matrix is zero in the second of two steps."""
+    ops, calls = plan_execution(CONFIG, CPU, rows=4).ops, iter(range(1000))
+
+    class Faulty(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, weight: Tensor) -> Tensor:
+            return weight.view_as(weight)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            (gradient,) = (one.clone() for one in gradients)
+            if next(calls) == 4:  # one of two layers of two networks in two steps
+                gradient[TILE : 2 * TILE, :TILE] = 0
+            return gradient
+
+    healthy = ops.chosen["linear_gelu"].run
+    run = lambda x, weight, bias: healthy(x, Faulty.apply(weight), bias)  # noqa: E731
+    faulty = Ops(dict(ops.chosen) | {"linear_gelu": Chosen(run, "fault", "planted")})
+    assert checked(faulty, steps=1).read()["worst tile"] < 1e-3
+    calls = iter(range(1000))
+    assert checked(faulty).read()["worst tile"] > 0.5
+
+
+def test_replays_are_compared_bit_by_bit() -> None:
+    check = checked(steps=0)
+    differing, promised = check.replay(random_rows(CONFIG, 4), 3)
+    assert differing == 0 and promised > 100_000
+    calls, backward = iter(range(100)), check.fused.backward
+
+    def now_and_then(rows: Tensor) -> None:
+        backward(rows)
+        if next(calls) == 2:
+            parameter = next(p for n, p in check.fused.model.named_parameters() if n.endswith("up.weight"))
+            assert parameter.grad is not None
+            parameter.grad[0, 0] *= 1.0001
+
+    check.fused.backward = now_and_then  # type: ignore[method-assign]
+    assert check.replay(random_rows(CONFIG, 4), 4)[0] == 1
+
+
+def test_the_table_names_what_failed() -> None:
+    shown = table([Check("replays", "3", "0", False), Check("tests", "2 passed", "none fails", True)])
+    assert "| replays | 3 | 0 | FAIL |" in shown and "| tests | 2 passed | none fails | pass |" in shown
+
+
+def test_gains_of_single_ops() -> None:
+    options = ["--preset", "tiny", "--batch", "2", "--steps", "5", "--only", "linear_gelu", "model.layers=1"]
+    done = CliRunner().invoke(op_gains.command, [*options, "train.device=cpu"])
+    assert done.exit_code == 0, done.output
+    chosen = plan_execution(CONFIG, CPU, rows=2).ops.chosen["linear_gelu"]
+    assert done.output.count("| linear_gelu | ") == (chosen.backend == "cpp")
+
+
+def test_two_equal_trees_train_alike(tmp_path: Path) -> None:
+    data = make_data(tmp_path / "data")
+    source = Path(__file__).parents[1] / "src"
+    settings = (
+        "train.steps=2",
+        "train.batch_size=2",
+        "optim.warmup_steps=1",
+        "evaluate.sequences=2",
+        "train.device=cpu",
+    )
+    first = bitwise.run(source, data, tmp_path / "a", "tiny", "one", settings)
+    assert first == bitwise.run(source, data, tmp_path / "b", "tiny", "one", settings)
+    other = bitwise.run(source, data, tmp_path / "c", "tiny", "two", (*settings, "seed=1"))
+    assert "failed" not in first and other[1] != first[1]

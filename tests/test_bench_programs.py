@@ -1,0 +1,80 @@
+"""The programs `python -m electra.bench.NAME`: each runs on small data and prints figures that add up."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import corpora
+import pytest
+import task_files
+import tiny_runs
+from click.testing import CliRunner
+from model_folders import make_run
+
+from electra.bench import finetune_speed, kernel_quality, loader_speed, prepare_speed
+from electra.interop.transfer import export_model
+
+
+@pytest.fixture(autouse=True)
+def processes_find_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tiny_runs.ROOT / "src"))
+
+
+def test_loader_speed(tmp_path: Path) -> None:
+    data = tiny_runs.make_data(tmp_path / "data")
+    done = CliRunner().invoke(loader_speed.command, [str(data), "--batch", "4", "--length", "32", "--steps", "20"])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"epoch 1: [1-9]\d* sequences planned in", done.output)
+    speed, times = re.search(r"4 x 32: ([\d.]+) M tokens/s, ([\d.]+) times the need", done.output).groups()  # type: ignore[union-attr]
+    assert float(times) == pytest.approx(float(speed) * 1e6 / loader_speed.NEEDED, abs=0.1)
+
+
+def test_prepare_speed(tmp_path: Path) -> None:
+    for number in range(3):
+        corpora.write_corpus(tmp_path / "texts" / f"{number}.txt", 200, number)
+    vocab = corpora.write_vocab(tmp_path / "vocab.txt")
+    done = CliRunner().invoke(prepare_speed.command, [str(tmp_path / "texts"), str(vocab), "--workers", "1"])
+    assert done.exit_code == 0, done.output
+    assert "the same bytes with 1 and 3 workers: yes" in done.output
+    speed, memory = re.search(r"prepare: ([\d.]+) MB/s, (\d+) MB peak", done.output).groups()  # type: ignore[union-attr]
+    assert float(speed) > 0 and 20 < int(memory) < 4000
+    assert len(re.findall(r"^encode_batch\w*: [\d.]+ MB/s; prepare is [\d.]+ times", done.output, re.MULTILINE)) == 2
+
+
+def test_finetune_speed(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    export_model(tmp_path / "run", tmp_path / "model")
+    task_files.cola(tmp_path / "glue")
+    task_files.rte(tmp_path / "glue")
+    model, glue = ["--model", str(tmp_path / "model")], ["--data", str(tmp_path / "glue"), "--tasks", "rte"]
+    settings = ["device=cpu", "batch_size=4", "length=24", "precision=fp32"]
+    done = CliRunner().invoke(finetune_speed.command, [*model, *glue, "--steps", "3", *settings])
+    assert done.exit_code == 0, done.output
+    header, row = done.stdout.splitlines()
+    assert header.split()[0] == "task" and row.split()[0] == "rte"
+    ours, first, plain, times, captured = map(float, row.split()[1:])
+    assert min(ours, first, plain) > 0
+    assert times == pytest.approx(ours / plain, abs=0.1) and captured == pytest.approx(first / plain, abs=0.1)
+
+
+def test_kernel_quality(tmp_path: Path) -> None:
+    data = tiny_runs.make_data(tmp_path / "data")
+    where = ["--data", str(data), "--out", str(tmp_path / "runs"), "--preset", "tiny", "--steps", "5"]
+    small = [text for text in tiny_runs.SMALL if not text.startswith(("train.steps", "evaluate.every"))]
+    done = CliRunner().invoke(kernel_quality.command, [*where, *small])
+    assert done.exit_code == 0, (done.output, done.exception)
+    rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in done.output.splitlines()[2:]}
+    assert list(rows)[:3] == list(kernel_quality.RUNS) and len(rows) == 5
+    fused, plain = (float(rows[name][0]) for name in ("fused, seed 0", "plain, seed 0"))
+    percent = float(rows["fused against plain of its seed"][0].split()[0])
+    assert percent == pytest.approx(100 * (fused / plain - 1), abs=0.01)
+    assert rows["plain, seed 0"] != rows["plain, seed 1"]
+
+
+def test_a_failure_is_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "electra.bench.loader_speed", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 4 and done.stderr.startswith("electra: error:") and done.stderr.count("\n") == 1
