@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from electra import __version__
 from electra.errors import ConfigError
+from electra.progress import say
 
 if TYPE_CHECKING:
     import torch
@@ -60,10 +61,17 @@ def device(choice: str) -> torch.device:
     import torch
 
     if choice == "cpu" or (choice == "auto" and not torch.cuda.is_available()):
+        if choice == "auto" and torch.backends.mps.is_available():
+            _say_once("Apple GPUs are not supported: computing on the CPU")
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ConfigError("train.device", "this machine has no usable CUDA device", fix="train.device=cpu")
     return torch.device("cuda", torch.cuda.current_device())
+
+
+@cache
+def _say_once(line: str) -> None:
+    say(line)
 
 
 def compute_dtype(choice: str, device: torch.device) -> torch.dtype:

@@ -14,6 +14,7 @@ import click
 
 from electra import __version__
 from electra.errors import ConfigError, ElectraError, Resumable, suggest
+from electra.platforms import require_supported
 
 COMMANDS = {
     "demo": ("electra.cli.demo", "From text to a fine-tuned model and a report, in minutes."),
@@ -22,15 +23,15 @@ COMMANDS = {
     "finetune": ("electra.cli.finetune", "Fine-tune a model on a task: GLUE, SQuAD, tagging, your own data."),
     "glue": ("electra.cli.glue", "Fine-tune on every GLUE task at hand; the paper's average."),
     "evaluate": ("electra.cli.evaluate", "The scores in a folder: seeds, median, spread, averages."),
-    "predict": ("electra.cli.predict", "What a fine-tuned model says about your rows."),
+    "predict": ("electra.cli.predict", "A fine-tuned model's predictions for your rows."),
     "detect": ("electra.cli.detect", "Mark the tokens of a text that look replaced."),
     "score": ("electra.cli.score", "How likely texts are to an electric or masked language model."),
     "export": ("electra.cli.export", "A run's model as a folder that transformers loads."),
     "import": ("electra.cli.import_", "A transformers ELECTRA folder as one of ours."),
-    "reproduce": ("electra.cli.reproduce", "An experiment of the paper, its numbers beside yours."),
+    "reproduce": ("electra.cli.reproduce", "An experiment of the paper, its numbers and yours."),
     "config": ("electra.cli.config", "Show or compare configurations; list every option."),
     "flops": ("electra.cli.flops", "Parameters and FLOPs of a configuration."),
-    "bench": ("electra.cli.bench", "How fast training is here, transformers beside it."),
+    "bench": ("electra.cli.bench", "How fast training is here, and with transformers."),
     "doctor": ("electra.cli.doctor", "What this machine and this installation can do."),
 }
 """Name to module and one-line help. A module's `command` is what runs."""
@@ -114,6 +115,7 @@ class LazyGroup(click.Group):
         **extra: Any,
     ) -> NoReturn:
         try:
+            require_supported()
             # Only `ctx.exit(code)` yields a number: `invoke` above drops what commands return.
             code = super().main(args, prog_name or "electra", complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()

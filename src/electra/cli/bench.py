@@ -1,4 +1,4 @@
-"""`electra bench`: how fast training is here, beside the same step written with `transformers` modules."""
+"""`electra bench`: how fast training is here, against the same step written with `transformers` modules."""
 
 from __future__ import annotations
 
@@ -63,21 +63,21 @@ def command(
         raise ConfigError("--plot", f"{plot.name} is not an .svg file", fix="such as --plot speed.svg")
     if plot is not None and find_spec("matplotlib") is None:
         raise ConfigError("--plot", "needs matplotlib", fix="pip install 'electra[report]'")
-    from electra.bench import plan as planning
+    from electra.bench import grid
 
-    jobs = planning.plan(
+    jobs = grid.plan(
         preset,
         overrides=overrides,
-        batches=planning.sizes(batch, "--batch") if batch is not None else (),
-        lengths=planning.sizes(length, "--length") if length is not None else (),
-        peers=planning.choices(peer, "--peer", [*planning.PEERS, "none"]),
-        ours=planning.choices(ours, "--ours", list(planning.ON_GPU)) if ours is not None else (),
+        batches=grid.sizes(batch, "--batch") if batch is not None else (),
+        lengths=grid.sizes(length, "--length") if length is not None else (),
+        peers=grid.choices(peer, "--peer", [*grid.PEERS, "none"]),
+        ours=grid.choices(ours, "--ours", list(grid.ON_GPU)) if ours is not None else (),
         device=device,
         steps=steps,
         profile=profile is not None,
     )
-    from electra.bench.run import Row, run_all
-    from electra.bench.table import as_json, as_text, facts_of
+    from electra.bench.processes import Row, run_all
+    from electra.bench.speed_table import as_json, as_text, facts_of
     from electra.fsio import write_atomic, write_json
 
     facts = facts_of(jobs, rounds=rounds)
@@ -87,7 +87,7 @@ def command(
         if json_file is not None:
             write_json(json_file, as_json(rows, facts))
         if plot is not None:
-            from electra.bench.plot import draw
+            from electra.bench.speed_plot import draw
 
             write_atomic(plot, draw(rows, facts).encode())
     click.echo(as_text(rows, facts))

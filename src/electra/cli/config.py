@@ -55,9 +55,9 @@ def diff(a: str, b: str) -> None:
         click.echo("no difference")
         return
     rows.insert(0, ("", a, b))
-    wide, middle = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
+    first, second = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
     for key, left, right in rows:
-        click.echo(f"{key:<{wide}}  {left:<{middle}}  {right}")
+        click.echo(f"{key:<{first}}  {left:<{second}}  {right}")
 
 
 def _keys(config: object) -> str:

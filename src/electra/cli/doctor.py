@@ -35,7 +35,9 @@ def command(as_json: bool) -> None:
 
 def examine() -> dict[str, Any]:
     """Everything the command prints, as one dictionary."""
-    from electra import hardware, kernels
+    from electra import hardware
+    from electra.ops.choice_table import described
+    from electra.ops.dispatch import select, triton_missing
 
     device = hardware.device("auto")
     dtype = hardware.compute_dtype("auto", device)
@@ -47,7 +49,8 @@ def examine() -> dict[str, Any]:
         "matmul_flops": measure_matmul(device, dtype),
         "disk_free_bytes": shutil.disk_usage(os.curdir).free,
         "compiler": compiler(),
-        "kernels": kernels.missing(),
+        "kernels": triton_missing(),
+        "ops": described(select(device=device, dtype=dtype)),
         "extras": {extra: missing_packages(extra) for extra in EXTRAS},
     }
 
@@ -81,6 +84,8 @@ def measure_matmul(device: torch.device, dtype: torch.dtype, *, seconds: float =
 
 
 def _lines(found: dict[str, Any]) -> str:
+    from electra.ops.choice_table import table_lines
+
     packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
     memory = f"{found['memory_bytes'] / GB:.0f} GB" if found["memory_bytes"] else "unknown"
     peak = f" (data sheet: {found['peak_flops'] / GB:,.0f})" if found["peak_flops"] else ""
@@ -95,11 +100,12 @@ def _lines(found: dict[str, Any]) -> str:
         ("matmul", f"{found['matmul_flops'] / GB:,.0f} GFLOP/s measured{peak}"),
         ("disk free", f"{found['disk_free_bytes'] / GB:.0f} GB here"),
         ("compiler", found["compiler"] or "none found (only train.compile=on needs one on a CPU)"),
-        ("kernels", f"plain: {found['kernels']}" if found["kernels"] else "fused"),
+        ("GPU kernels", f"none: {found['kernels']}" if found["kernels"] else "fused"),
     ]
     for extra, missing in found["extras"].items():
         use = EXTRAS[extra][1]
         state = f"missing {', '.join(missing)}: pip install 'electra[{extra}]'" if missing else "installed"
         rows.append((f"[{extra}]", f"{state} ({use})"))
     wide = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{wide}}  {text}" for name, text in rows)
+    lines = [f"{name:<{wide}}  {text}" for name, text in rows]
+    return "\n".join([*lines, "", *table_lines(found["ops"])])

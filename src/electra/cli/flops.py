@@ -38,18 +38,18 @@ def command(preset: str | None, as_json: bool, overrides: tuple[str, ...]) -> No
 
 
 def entry(config: Config) -> dict[str, Any]:
-    """One configuration's bill as a JSON object."""
-    from electra.model import cost
+    """One configuration's cost as a JSON object."""
+    from electra.model.cost import real_flops_per_token, train_flops
 
-    bill = cost.train_flops(config)
+    cost = train_flops(config)
     return {
         "preset": config.preset,
-        "parameters": {**bill.parameters.parts, "total": bill.parameters.total, "kept": bill.parameters.kept},
-        "tokens": bill.tokens,
-        "paper_flops": bill.paper,
-        "real_flops": bill.real,
-        "real_flops_per_token": cost.real_flops_per_token(config),
-        "inference_paper_flops": bill.infer,
+        "parameters": {**cost.parameters.parts, "total": cost.parameters.total, "kept": cost.parameters.encoder},
+        "tokens": cost.tokens,
+        "paper_flops": cost.paper,
+        "real_flops": cost.real,
+        "real_flops_per_token": real_flops_per_token(config),
+        "inference_paper_flops": cost.infer,
     }
 
 

@@ -1,4 +1,4 @@
-"""What the commands that answer rows share: lines in as they arrive, numbers out no longer than they mean."""
+"""Lines from standard input as they arrive, and numbers without meaningless digits."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import queue
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 STDIN = "standard input"
-_WAITING_LINES = 512  # that are answered together at most
+_WAITING_LINES = 512  # handled together at most
 
 
 def waiting_lines() -> Iterator[list[str]]:
-    """What has arrived on standard input, as often as something has: a line that stands alone is answered at once."""
+    """The lines that have arrived on standard input, as often as some have: a single line does not wait for more."""
     from electra.errors import DataError
 
     lines: queue.Queue[bytes | OSError | None] = queue.Queue(maxsize=_WAITING_LINES)
@@ -24,7 +23,7 @@ def waiting_lines() -> Iterator[list[str]]:
             for line in sys.stdin.buffer:
                 lines.put(line)
             lines.put(None)
-        except OSError as error:  # handed to the consumer, who raises it
+        except OSError as error:  # the consumer raises it
             lines.put(error)
 
     threading.Thread(target=read, name="electra-stdin", daemon=True).start()
@@ -37,7 +36,7 @@ def waiting_lines() -> Iterator[list[str]]:
             except queue.Empty:
                 break
         more = waiting[-1] is not None
-        texts = []
+        decoded = []
         for line in waiting:
             if line is None:
                 break
@@ -45,24 +44,14 @@ def waiting_lines() -> Iterator[list[str]]:
                 raise line
             number += 1
             try:
-                texts.append(line.decode("utf-8").rstrip("\r\n"))
+                decoded.append(line.decode("utf-8").rstrip("\r\n"))
             except UnicodeDecodeError as error:
                 raise DataError(STDIN, f"line {number} is not valid UTF-8") from error
-        yield texts
-
-
-def plain_suffix(path: Path) -> str:
-    """`.csv` for `rows.CSV.gz`; empty where there is none."""
-    from electra.corpus.streams import COMPRESSIONS
-
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSIONS:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
+        yield decoded
 
 
 def short(value: Any) -> Any:
-    """Numbers of six digits: more of them mean nothing."""
+    """The value with its numbers rounded to six digits; more mean nothing."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):

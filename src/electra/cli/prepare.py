@@ -87,6 +87,6 @@ def summary(result: Result) -> str:
     ]
     if not result.already_done and result.seconds:
         speed = result.text_bytes / 1e6 / result.seconds
-        kept = f", {result.units_kept} of {result.units} parts from an earlier run" if result.units_kept else ""
-        lines.append(f"  took        {result.seconds:.1f} s, {speed:.1f} MB/s{kept}")
+        earlier = f", {result.units_kept} of {result.units} parts from an earlier run" if result.units_kept else ""
+        lines.append(f"  took        {result.seconds:.1f} s, {speed:.1f} MB/s{earlier}")
     return "\n".join(lines)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from electra.cli.config import OVERRIDES
 from electra.errors import ConfigError
+
+if TYPE_CHECKING:
+    from electra.reproduce.execute import Request
 
 
 @click.command("reproduce")
@@ -56,7 +59,7 @@ def command(
     worker: bool,
     overrides: tuple[str, ...],
 ) -> None:
-    """Run an experiment of the paper: table, plot and page, its numbers beside ours. Run it again to continue.
+    """Run an experiment of the paper: table, plot and page, its numbers and ours. Run it again to continue.
 
     KEY=VALUE settings hold for every configuration, except those that it changes itself.
     """
@@ -67,7 +70,7 @@ def command(
         if value is None:
             raise ConfigError(option, "is missing", fix="electra reproduce NAME --data DATA --out RUN")
     assert data is not None and out is not None
-    from electra.reproduce.run import make_request, reproduce, work
+    from electra.reproduce.execute import make_request, work
 
     request = make_request(
         name,
@@ -90,9 +93,16 @@ def command(
         for one in request.planned:
             work(request, one)
         return
-    from electra.report.experiment import require_drawing, write_page
+    _reproduce(request, together=together, reuse=reuse)
+
+
+def _reproduce(request: Request, *, together: int | None, reuse: tuple[Path, ...]) -> None:
+    """Run what is missing, draw the page of what is there, and print the table."""
+    from electra.report.experiment_page import require_drawing, write_page
+    from electra.reproduce.execute import reproduce
 
     require_drawing()
+    out = request.out
     try:
         reproduce(request, together=together, reuse=reuse)
     finally:

@@ -91,9 +91,9 @@ def key_types(root: Any = Config) -> dict[str, Any]:
 
 def describe(root: Any = Config) -> list[Option]:
     """Every key with its type, its default and its help text, in the order of the schema."""
-    help_texts = dict(_docstrings(root, ""))
+    help_lines = dict(_docstrings(root, ""))
     defaults = flatten(root())
-    return [Option(key, type_name(kind), defaults[key], help_texts[key]) for key, kind in key_types(root).items()]
+    return [Option(key, type_name(kind), defaults[key], help_lines[key]) for key, kind in key_types(root).items()]
 
 
 def type_name(kind: Any) -> str:
@@ -205,7 +205,7 @@ def _docstrings(cls: Any, prefix: str) -> Iterator[tuple[str, str]]:
     """The text under each field of a schema's classes, by dotted key."""
     module = ast.parse(inspect.getsource(sys.modules[cls.__module__]))
     body = next(node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == cls.__name__)
-    texts = {
+    docstrings = {
         field.target.id: " ".join(after.value.value.split())
         for field, after in zip(body, body[1:], strict=False)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
@@ -215,4 +215,4 @@ def _docstrings(cls: Any, prefix: str) -> Iterator[tuple[str, str]]:
         if is_dataclass(kind):
             yield from _docstrings(kind, f"{prefix}{name}.")
         else:
-            yield prefix + name, texts.get(name, "")
+            yield prefix + name, docstrings.get(name, "")

@@ -112,7 +112,7 @@ def read_toml(path: Path, root: Any = Config) -> dict[str, Any]:
 
 
 def parse_overrides(overrides: Iterable[str], root: Any = Config) -> dict[str, Any]:
-    """`key=value` texts as dotted keys with typed values; a key given twice is refused."""
+    """`key=value` overrides as dotted keys with typed values; a key given twice is refused."""
     flat: dict[str, Any] = {}
     for text in overrides:
         key, equals, raw = text.partition("=")
@@ -145,14 +145,14 @@ def _leaves(table: dict[str, Any], prefix: str, root: Any) -> Iterator[tuple[str
 
 
 def _build(cls: Any, flat: dict[str, Any], prefix: str) -> Any:
-    given: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, kind in get_type_hints(cls).items():
         key = prefix + name
         if is_dataclass(kind):
-            given[name] = _build(kind, flat, f"{key}.")
+            fields[name] = _build(kind, flat, f"{key}.")
         elif key in flat:
-            given[name] = flat[key]
-    return cls(**given)
+            fields[name] = flat[key]
+    return cls(**fields)
 
 
 def _folder() -> Any:

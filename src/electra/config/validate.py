@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from electra.config.finetune import FinetuneConfig
-from electra.config.schema import Config
+from electra.config.schema import (
+    Config,
+    DataConfig,
+    GeneratorConfig,
+    MaskingConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    OptimConfig,
+    TrainConfig,
+)
 from electra.errors import ConfigError
 
 SPECIAL_TOKENS = 5
@@ -92,12 +101,15 @@ def validate(config: Config | FinetuneConfig) -> None:
         _selection(config)
         return
     _ranges(config, _AT_LEAST, _ABOVE, _SHARES)
-    _shapes(config)
-    _lengths(config)
-    _schedule(config)
-    _objective(config)
-    _generator(config)
-    _batches(config)
+    model, generator, objective = config.model, config.generator, config.objective
+    _shapes(model, generator, objective)
+    _lengths(model, config.data, config.masking)
+    _schedule(config.optim, config.train)
+    _objective(objective, generator, config.masking, config.train)
+    _generator(generator, objective, config.train)
+    if config.train.algorithm == "two-stage":
+        _stages(config.train, objective, generator, model)
+    _batches(config.train)
 
 
 def _value(config: object, key: str) -> float:
@@ -131,34 +143,32 @@ def _ranges(
         raise ConfigError("seed", f"{config.seed} is too large", fix=f"at most {_LARGEST_SEED}")
 
 
-def _shapes(config: Config) -> None:
-    model = config.model
+def _shapes(model: ModelConfig, generator: GeneratorConfig, objective: ObjectiveConfig) -> None:
     if model.width % model.heads:
         fix = f"{model.width // HEAD_UNITS} heads have {HEAD_UNITS} units each" if model.width % HEAD_UNITS == 0 else ""
         raise ConfigError("model.heads", f"{model.heads} does not divide model.width {model.width}", fix=fix)
-    if config.objective.name == "mlm" or config.generator.kind in ("unigram", "uniform"):
+    if objective.name == "mlm" or generator.kind in ("unigram", "uniform"):
         return
-    width = round(model.width * config.generator.width)
+    width = round(model.width * generator.width)
     heads = max(1, width // HEAD_UNITS)
     if width < 1:
-        raise ConfigError("generator.width", f"{config.generator.width} of model.width {model.width} leaves no unit")
+        raise ConfigError("generator.width", f"{generator.width} of model.width {model.width} leaves no unit")
     if width % heads:
         whole = max(1, round(width / HEAD_UNITS)) * HEAD_UNITS / model.width
         reason = f"gives a width of {width}, which {heads} heads of about {HEAD_UNITS} units do not divide"
-        raise ConfigError("generator.width", f"{config.generator.width} {reason}", fix=f"try {min(1.0, whole):g}")
+        raise ConfigError("generator.width", f"{generator.width} {reason}", fix=f"try {min(1.0, whole):g}")
 
 
-def _lengths(config: Config) -> None:
-    length, rate = config.data.length, config.masking.rate
-    if length > config.model.positions:
-        reason = f"{length} is longer than model.positions {config.model.positions}"
+def _lengths(model: ModelConfig, data: DataConfig, masking: MaskingConfig) -> None:
+    length, rate = data.length, masking.rate
+    if length > model.positions:
+        reason = f"{length} is longer than model.positions {model.positions}"
         raise ConfigError("data.length", reason, fix="shorten it or raise model.positions")
     if int((rate + 0.005) * length) < 1:
         raise ConfigError("masking.rate", f"{rate} of {length} tokens is none", fix=f"at least {1 / length:.3g}")
 
 
-def _schedule(config: Config) -> None:
-    optim, train = config.optim, config.train
+def _schedule(optim: OptimConfig, train: TrainConfig) -> None:
     steps, longest = min(train.stage_steps), max(train.stage_steps)
     if steps < 1:
         reason = f"{train.generator_steps} of train.steps {train.steps} leaves one of the two stages no step"
@@ -176,8 +186,9 @@ def _schedule(config: Config) -> None:
         raise ConfigError("optim.warmup_steps", reason, fix=fix)
 
 
-def _objective(config: Config) -> None:
-    objective = config.objective
+def _objective(
+    objective: ObjectiveConfig, generator: GeneratorConfig, masking: MaskingConfig, train: TrainConfig
+) -> None:
     if objective.name == "mlm" and objective.mlm_weight == 0:
         raise ConfigError("objective.mlm_weight", "0 leaves nothing to learn", fix="1 is the usual weight")
     detects = objective.name in ("rtd", "rtd-15", "electric")
@@ -186,24 +197,23 @@ def _objective(config: Config) -> None:
     if objective.contrastive_weight and objective.name != "rtd":
         reason = f"{objective.name} does not say which sequences were corrupted"
         raise ConfigError("objective.contrastive_weight", reason, fix="0, or objective.name=rtd")
-    if objective.contrastive_weight and config.train.algorithm == "adversarial":
+    if objective.contrastive_weight and train.algorithm == "adversarial":
         reason = "adversarial rewards samples, and some sequences would have none"
         raise ConfigError("objective.contrastive_weight", reason, fix="0, or train.algorithm=joint")
-    if config.masking.rare and config.masking.policy == "official":
+    if masking.rare and masking.policy == "official":
         reason = "the official policy draws every token alike"
         raise ConfigError("masking.rare", reason, fix="0, or masking.policy=without_replacement")
-    if objective.name == "electric" and config.generator.kind != "two-tower":
-        reason = f"{config.generator.kind} does not give the probability of a token that it has seen"
+    if objective.name == "electric" and generator.kind != "two-tower":
+        reason = f"{generator.kind} does not give the probability of a token that it has seen"
         raise ConfigError("generator.kind", reason, fix="electric needs generator.kind=two-tower")
     if objective.name == "electric":
-        _electric(config)
+        _electric(generator, masking)
 
 
-def _electric(config: Config) -> None:
+def _electric(generator: GeneratorConfig, masking: MaskingConfig) -> None:
     """Electric weighs the odds that a token was sampled, so it must know them."""
-    generator, masking = config.generator, config.masking
     if masking.rate == 1:
-        raise ConfigError("masking.rate", "1 leaves no token of the text to learn from", fix="0.15 is the usual rate")
+        raise ConfigError("masking.rate", "1 leaves no original token to learn from", fix="0.15 is the usual rate")
     if masking.rare:
         reason = "electric must know how often a token is replaced, and rare ones would be more often"
         raise ConfigError("masking.rare", reason, fix="0")
@@ -215,30 +225,26 @@ def _electric(config: Config) -> None:
         raise ConfigError("generator.disallow_correct", reason, fix="false")
 
 
-def _generator(config: Config) -> None:
-    generator, objective = config.generator, config.objective.name
+def _generator(generator: GeneratorConfig, objective: ObjectiveConfig, train: TrainConfig) -> None:
     learns = generator.kind in ("transformer", "two-tower")
     if generator.tying == "all":
-        if generator.kind != "transformer" or objective not in ("rtd", "rtd-15"):
-            reason = f"all weights cannot be one network's for generator.kind {generator.kind} and {objective}"
+        if generator.kind != "transformer" or objective.name not in ("rtd", "rtd-15"):
+            reason = f"all weights cannot be one network's for generator.kind {generator.kind} and {objective.name}"
             raise ConfigError("generator.tying", reason, fix="embeddings")
         if (generator.width, generator.depth) != (1.0, 1.0):
             reason = "all weights are shared only between networks of one size"
             raise ConfigError("generator.tying", reason, fix="generator.width=1 generator.depth=1")
     if generator.tying == "gdes" and not learns:
         raise ConfigError("generator.tying", f"generator.kind {generator.kind} has no table to share", fix="embeddings")
-    if config.train.algorithm != "joint":
-        if objective != "rtd" or not learns or generator.tying == "all":
-            reason = f"{config.train.algorithm} trains a separate generator for objective rtd"
+    if train.algorithm != "joint":
+        if objective.name != "rtd" or not learns or generator.tying == "all":
+            reason = f"{train.algorithm} trains a separate generator for objective rtd"
             raise ConfigError("train.algorithm", reason, fix="joint")
-        if config.train.algorithm == "adversarial" and generator.kind != "transformer":
+        if train.algorithm == "adversarial" and generator.kind != "transformer":
             raise ConfigError("train.algorithm", "adversarial needs generator.kind transformer", fix="joint")
-    if config.train.algorithm == "two-stage":
-        _stages(config)
 
 
-def _stages(config: Config) -> None:
-    train, objective, generator, model = config.train, config.objective, config.generator, config.model
+def _stages(train: TrainConfig, objective: ObjectiveConfig, generator: GeneratorConfig, model: ModelConfig) -> None:
     if train.max_minutes:
         raise ConfigError("train.max_minutes", "two stages have a number of steps each", fix="train.steps")
     for key, weight in (("mlm_weight", objective.mlm_weight), ("rtd_weight", objective.rtd_weight)):
@@ -260,8 +266,8 @@ def _stages(config: Config) -> None:
         raise ConfigError("train.start_from_generator", reason, fix=fix)
 
 
-def _batches(config: Config) -> None:
-    batch, micro = config.train.batch_size, config.train.micro_batch
+def _batches(train: TrainConfig) -> None:
+    batch, micro = train.batch_size, train.micro_batch
     if micro and batch % micro:
         largest = max(size for size in range(1, min(micro, batch) + 1) if batch % size == 0)
         reason = f"{micro} does not divide train.batch_size {batch}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from electra import __version__
 from electra.interop.models import Source
 from electra.interop.settings import ARCHITECTURES
-from electra.model import cost
+from electra.model.cost import train_flops
 
 
 def model_card(source: Source) -> str:
@@ -55,10 +55,10 @@ def _title(source: Source) -> str:
 def _training_rows(source: Source) -> list[tuple[str, str]]:
     if source.run is None or not source.step:
         return []
-    bill = cost.train_flops(source.run, steps=source.step)
+    cost = train_flops(source.run, steps=source.step)
     return [
         ("preset", source.run.preset),
-        ("training", f"{source.step:,} steps, {bill.tokens:,} tokens"),
-        ("training FLOPs, the paper's convention", f"{bill.paper:.3g}"),
-        ("training FLOPs, matrix products", f"{bill.real:.3g}"),
+        ("training", f"{source.step:,} steps, {cost.tokens:,} tokens"),
+        ("training FLOPs, the paper's convention", f"{cost.paper:.3g}"),
+        ("training FLOPs, matrix products", f"{cost.real:.3g}"),
     ]

@@ -14,13 +14,14 @@ from torch import Tensor
 from electra.checkpoint import store
 from electra.checkpoint.tensors import read_tensors
 from electra.config.load import load
-from electra.config.schema import Config, ModelConfig
+from electra.config.schema import Config, GeneratorConfig, ModelConfig
 from electra.errors import CheckpointError, DataError
 from electra.interop import huggingface, names
 from electra.interop.names import Part
 from electra.interop.network import Network, Weights, build, checked
 from electra.model.encoder import Shape, discriminator_shape, generator_shape
 from electra.model.heads import DetectionHead, MaskedHead
+from electra.ops.dispatch import Kernels
 from electra.tokenizer.codec import TOKENIZER_FILE, VOCAB_FILE, Tokenizer
 
 ACCEPTED = "give a run folder, one of its checkpoints, an exported folder or a transformers ELECTRA folder"
@@ -54,6 +55,8 @@ class Loaded:
     """What it was trained for, where that is known: an objective of ours; a generator's is mlm."""
     unused: tuple[str, ...] = ()
     """Tensors of the folder that have no place in the network, such as a classifier's."""
+    kernels: Kernels = "auto"
+    """Which ops it computes by: `train.kernels` of its run, where that is known."""
 
     @property
     def shape(self) -> Shape:
@@ -85,14 +88,16 @@ def load_model(path: Path, *, part: Part = "discriminator") -> Loaded:
     `generator` is refused where that one is a discriminator.
     """
     source = read_source(path, part=part)
+    kernels: Kernels = "auto" if source.run is None else source.run.train.kernels
     return Loaded(
         path=path,
         tokenizer=source.tokenizer,
         config=source.weights.config,
-        module=build(source.weights),
+        module=build(source.weights, kernels=kernels),
         length=source.weights.length,
         objective=source.weights.objective,
         unused=source.weights.unused,
+        kernels=kernels,
     )
 
 
@@ -136,7 +141,7 @@ def _from_checkpoint(checkpoint: Path, run: Path, part: Part) -> Source:
         table = "embeddings.token.weight"  # stored as the difference from the generator's
         tensors[table] = tensors[table] + stored["generator_embeddings.token.weight"]
     weights = Weights(
-        config=_sizes(config, part),
+        config=config.model if not generates else _sizes(config.model, config.generator),
         head="detection" if "head.score.weight" in tensors else "masked" if "head.bias" in tensors else None,
         length=config.data.length,
         tensors=tensors,
@@ -151,12 +156,11 @@ def _from_checkpoint(checkpoint: Path, run: Path, part: Part) -> Source:
     )
 
 
-def _sizes(config: Config, part: Part) -> ModelConfig:
-    if config.objective.name == "mlm" or part == "discriminator":
-        return config.model
-    shape = generator_shape(config.model, config.generator)
+def _sizes(model: ModelConfig, generator: GeneratorConfig) -> ModelConfig:
+    """The sizes of a run's generator."""
+    shape = generator_shape(model, generator)
     return replace(
-        config.model,
+        model,
         layers=shape.layers,
         width=shape.width,
         heads=shape.heads,

@@ -1,7 +1,7 @@
 """Weight names: of a run (`discriminator.layers.0...`), of one network (`encoder.layers.0...`), of transformers.
 
 A network's names start with `embeddings.`, `encoder.` or `head.`; the other two are translations of these. Nothing is
-computed on the way: tensors are renamed, split and joined, so a way there and back gives the same bytes.
+computed: tensors are renamed, split and joined, so exporting and importing again gives the same bytes.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ from electra.interop.names import Head, Tensors
 from electra.model.encoder import Encoder, discriminator_shape
 from electra.model.heads import DetectionHead, MaskedHead
 from electra.model.layers import Embeddings
+from electra.ops import Ops
+from electra.ops.dispatch import Kernels, host_ops
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,16 +40,17 @@ class Weights:
 class Network(nn.Module):
     """Embeddings, encoder and, where there is one, a pre-training head."""
 
-    def __init__(self, config: ModelConfig, head: Head | None) -> None:
+    def __init__(self, config: ModelConfig, head: Head | None, *, ops: Ops) -> None:
         super().__init__()
-        self.embeddings = Embeddings(config.vocab_size, config.positions, config.embedding, config.dropout)
-        shape = discriminator_shape(config)
-        self.encoder = Encoder(shape, dropout=config.dropout, attention_dropout=config.attention_dropout)
+        sizes = (config.vocab_size, config.positions, config.embedding)
+        self.embeddings = Embeddings(*sizes, dropout=config.dropout, ops=ops)
+        shape, rate = discriminator_shape(config), config.attention_dropout
+        self.encoder = Encoder(shape, dropout=config.dropout, attention_dropout=rate, ops=ops)
         self.head: DetectionHead | MaskedHead | None = None
         if head == "detection":
-            self.head = DetectionHead(config.width)
+            self.head = DetectionHead(config.width, ops=ops)
         elif head == "masked":
-            self.head = MaskedHead(config.width, config.embedding, config.vocab_size)
+            self.head = MaskedHead(config.width, config.embedding, config.vocab_size, ops=ops)
 
     def forward(
         self, ids_BL: Tensor, segments_BL: Tensor, lengths_B: Tensor | None, keys_B: Tensor | None = None
@@ -61,14 +64,14 @@ class Network(nn.Module):
         assert self.head is not None, "an encoder without a head has no logits"
         hidden_BLD = self(ids_BL, segments_BL, lengths_B)
         if isinstance(self.head, MaskedHead):
-            return self.head(hidden_BLD, self.embeddings.token.weight, self.head.bias)  # type: ignore[no-any-return]
+            return self.head.logits(hidden_BLD, self.embeddings.token.weight, self.head.bias)
         return self.head(hidden_BLD)  # type: ignore[no-any-return]
 
 
 def checked(weights: Weights, where: Path) -> Weights:
     """`weights` in fp32, refused where a tensor is missing or of the wrong shape."""
     with torch.device("meta"):
-        expected = dict(Network(weights.config, weights.head).named_parameters())
+        expected = dict(Network(weights.config, weights.head, ops=host_ops("plain")).named_parameters())
     missing = sorted(expected.keys() - weights.tensors.keys())
     if missing:
         raise CheckpointError(where, f"lacks {len(missing)} tensors, the first is {missing[0]}")
@@ -84,9 +87,9 @@ def checked(weights: Weights, where: Path) -> Weights:
     return replace(weights, tensors=tensors)
 
 
-def build(weights: Weights) -> Network:
+def build(weights: Weights, *, kernels: Kernels = "auto") -> Network:
     """The module with these weights, on the CPU, in fp32."""
     with torch.device("meta"):
-        network = Network(weights.config, weights.head)
+        network = Network(weights.config, weights.head, ops=host_ops(kernels))
     network.load_state_dict(weights.tensors, strict=True, assign=True)
     return network.eval()

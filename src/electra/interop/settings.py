@@ -8,7 +8,7 @@ from typing import Any
 from electra.config.schema import ModelConfig
 from electra.errors import CheckpointError
 from electra.interop.names import Head
-from electra.model.layers import NORM_EPS
+from electra.ops import NORM_EPS
 
 ARCHITECTURES: dict[Head | None, str] = {
     "detection": "ElectraForPreTraining",
@@ -84,28 +84,28 @@ def from_transformers(values: Any, where: Path) -> tuple[ModelConfig, int]:
     for key, only in _FIXED.items():
         if values.get(key, only) != only:
             raise CheckpointError(where, f"{key} is {values[key]!r}, and only {only!r} is supported")
-    given = {key: values.get(key, default) for key, default in _DEFAULTS.items()}
-    for key, value in given.items():
+    sizes = {key: values.get(key, default) for key, default in _DEFAULTS.items()}
+    for key, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int if key in _SIZES else int | float):
             raise CheckpointError(where, f"{key} is {value!r}, which is not a number")
         if value < (1 if key in _SIZES else 0):
             raise CheckpointError(where, f"{key} is {value!r}, which is too small")
-    if given["hidden_size"] % given["num_attention_heads"]:
+    if sizes["hidden_size"] % sizes["num_attention_heads"]:
         reason = (
-            f"num_attention_heads {given['num_attention_heads']} does not divide hidden_size {given['hidden_size']}"
+            f"num_attention_heads {sizes['num_attention_heads']} does not divide hidden_size {sizes['hidden_size']}"
         )
         raise CheckpointError(where, reason)
     config = ModelConfig(
-        layers=given["num_hidden_layers"],
-        width=given["hidden_size"],
-        heads=given["num_attention_heads"],
-        ffn=given["intermediate_size"],
-        embedding=given["embedding_size"],
-        vocab_size=given["vocab_size"],
-        positions=given["max_position_embeddings"],
-        dropout=float(given["hidden_dropout_prob"]),
-        attention_dropout=float(given["attention_probs_dropout_prob"]),
-        init_std=float(given["initializer_range"]),
+        layers=sizes["num_hidden_layers"],
+        width=sizes["hidden_size"],
+        heads=sizes["num_attention_heads"],
+        ffn=sizes["intermediate_size"],
+        embedding=sizes["embedding_size"],
+        vocab_size=sizes["vocab_size"],
+        positions=sizes["max_position_embeddings"],
+        dropout=float(sizes["hidden_dropout_prob"]),
+        attention_dropout=float(sizes["attention_probs_dropout_prob"]),
+        init_std=float(sizes["initializer_range"]),
     )
     length = values.get(LENGTH, config.positions)
     whole = isinstance(length, int) and not isinstance(length, bool)

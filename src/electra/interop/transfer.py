@@ -125,9 +125,9 @@ def _fractions(weights: Weights, small: Weights, where: Path) -> GeneratorConfig
         if name.startswith("embeddings.") and not torch.equal(tensor, small.tensors[name]):
             reason = f"its {name} differs from the discriminator's: not trained together with shared tables"
             raise CheckpointError(where, reason, fix="the embeddings of both are one set of tables here")
-    own, kept = small.config, weights.config
-    fractions = GeneratorConfig(width=own.width / kept.width, depth=own.layers / kept.layers)
-    expected = generator_shape(kept, fractions)
+    own, main = small.config, weights.config
+    fractions = GeneratorConfig(width=own.width / main.width, depth=own.layers / main.layers)
+    expected = generator_shape(main, fractions)
     if discriminator_shape(own) != expected:
         reason = f"has {own.heads} heads and inner size {own.ffn}, but a generator of width {own.width}"
         raise CheckpointError(where, f"{reason} has {expected.heads} and {expected.ffn} here")

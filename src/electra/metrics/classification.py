@@ -1,4 +1,4 @@
-"""How well classes are told apart; what is undefined (no rows, one class only) is 0.0."""
+"""Metrics of classification; what is undefined (no rows, one class only) is 0.0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well replaced tokens are told from real ones."""
+"""Metrics of replaced token detection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 def auc(scores: NDArray[np.floating], labels: NDArray[np.bool_]) -> float:
-    """Chance that a positive scores above a negative, ties counting half; NaN with one class only or NaN scores."""
+    """Probability that a positive scores above a negative, ties counting half; NaN with one class or NaN scores."""
     positives = int(labels.sum())
     negatives = len(labels) - positives
     if not positives or not negatives or np.isnan(scores).any():

@@ -1,4 +1,4 @@
-"""What several seeds say together."""
+"""Median, spread and bootstrap interval over seeds."""
 
 from __future__ import annotations
 

@@ -29,11 +29,11 @@ def text_scores(prediction: str, gold: Collection[str], *, no_answer: bool = Fal
     `no_answer` takes the rule of 2.0 that a gold text of which nothing is left (`.` or `the`) counts only where there
     is no other. Two texts of which nothing is left agree; the first 1.1 scorer gave that exact match an F1 of 0.
     """
-    said = normalise(prediction)
+    predicted = normalise(prediction)
     wanted = {normalise(text) for text in gold}
     if no_answer:
         wanted = {text for text in wanted if text} or {""}
-    return float(said in wanted), max((_f1(said, text) for text in wanted), default=0.0)
+    return float(predicted in wanted), max((_f1(predicted, text) for text in wanted), default=0.0)
 
 
 def squad_scores(
@@ -75,7 +75,7 @@ def squad_scores(
 
 
 def best_threshold(
-    kept: NDArray[np.float64], *, blank: NDArray[np.float64], odds: NDArray[np.float64]
+    answered: NDArray[np.float64], *, blank: NDArray[np.float64], odds: NDArray[np.float64]
 ) -> tuple[float, float]:
     """The best mean in percent, and the lowest threshold that gives it; answers with odds above it are blanked.
 
@@ -84,16 +84,16 @@ def best_threshold(
     """
     order = np.argsort(odds, kind="stable")
     ordered = odds[order]
-    totals = blank.sum() + np.concatenate([[0.0], np.cumsum((kept - blank)[order])])
+    totals = blank.sum() + np.concatenate([[0.0], np.cumsum((answered - blank)[order])])
     real = np.concatenate([[True], ordered[1:] != ordered[:-1], [True]])
     at = int(np.argmax(np.where(real, totals, -np.inf)))
     # sums in another order differ in the last bits; a threshold's own figure is the one to show
-    mean = float(np.where(odds <= ordered[at - 1], kept, blank).mean()) if at else float(blank.mean())
+    mean = float(np.where(odds <= ordered[at - 1], answered, blank).mean()) if at else float(blank.mean())
     return 100 * mean, float(ordered[at - 1]) if at else float(ordered[0]) - 1.0
 
 
-def _f1(said: str, wanted: str) -> float:
-    ours, theirs = said.split(), wanted.split()
+def _f1(predicted: str, wanted: str) -> float:
+    ours, theirs = predicted.split(), wanted.split()
     if not ours or not theirs:
         return float(ours == theirs)
     shared = sum((Counter(ours) & Counter(theirs)).values())

@@ -60,12 +60,12 @@ def chunks(tags: Sequence[str]) -> set[Chunk]:
 def chunk_scores(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> ChunkScores:
     """Precision, recall and F1 of exact chunks over all sentences, together and by type."""
     if len(predictions) != len(labels):
-        raise ValueError(f"{len(predictions)} sentences predicted, {len(labels)} given")
+        raise ValueError(f"{len(predictions)} sentences predicted, {len(labels)} labelled")
     guessed: set[tuple[int, Chunk]] = set()
     gold: set[tuple[int, Chunk]] = set()
     for number, (predicted, real) in enumerate(zip(predictions, labels, strict=True)):
         if len(predicted) != len(real):
-            raise ValueError(f"sentence {number}: {len(predicted)} tags predicted, {len(real)} given")
+            raise ValueError(f"sentence {number}: {len(predicted)} tags predicted, {len(real)} labelled")
         guessed |= {(number, chunk) for chunk in chunks(predicted)}
         gold |= {(number, chunk) for chunk in chunks(real)}
     types = sorted({chunk[0] for _, chunk in guessed | gold})
@@ -79,8 +79,8 @@ def tag_accuracy(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence
     """Share of words with the right tag; 0.0 of none."""
     pairs = [
         (guess, real)
-        for predicted, given in zip(predictions, labels, strict=True)
-        for guess, real in zip(predicted, given, strict=True)
+        for predicted, gold in zip(predictions, labels, strict=True)
+        for guess, real in zip(predicted, gold, strict=True)
     ]
     return sum(guess == real for guess, real in pairs) / len(pairs) if pairs else 0.0
 

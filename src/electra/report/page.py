@@ -12,9 +12,9 @@ from electra.errors import ConfigError
 from electra.fsio import write_atomic
 from electra.metrics.rtd import entropy
 from electra.progress import clock, scaled
-from electra.report.plots import Chart, Level, Line, bar_chart, line_chart
+from electra.report.plots import Baseline, Chart, Line, bar_chart, line_chart
 from electra.report.reading import Points, Run, number, read_run
-from electra.report.tokens import guesses, milestones, score, words
+from electra.report.tokens import guesses, milestones, page_tokens, score
 
 EXAMPLES = 6
 DETECTING = ("rtd", "rtd-15", "electric")
@@ -22,7 +22,7 @@ RESTORING = ("replace-mlm", "all-tokens-mlm")
 
 
 def write_report(run: Path, out: Path | None = None) -> Path:
-    """Write the page of a run and return where it is: `report.html` in the run folder unless told otherwise."""
+    """Write the page of a run and return where it is: `report.html` in the run folder by default."""
     target = run / "report.html" if out is None else out
     write_atomic(target, render(read_run(run)).encode())
     return target
@@ -39,22 +39,22 @@ def render(run: Run) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"scaled": scaled, "clock": clock, "power": _power, "percent": lambda x: f"{x:.1%}"}
     template = environment.from_string((files / "page.html").read_text(encoding="utf-8"))
-    told = milestones(run.samples) if run.samples else []
+    chosen = milestones(run.samples) if run.samples else []
     return template.render(
         style=Markup((files / "page.css").read_text(encoding="utf-8")),
         run=run,
         config=run.config,
-        bill=run.bill,
+        cost=run.cost,
         detecting=run.config.objective.name in DETECTING,
         restoring=run.config.objective.name in RESTORING,
         auc=run.last("eval/rtd_auc"),
         mlm=run.last("eval/mlm_loss"),
         curves=[(Markup(line_chart(chart)), caption) for chart, caption in _curves(run)],
         details=[(Markup(line_chart(chart)), caption) for chart, caption in _details(run)],
-        original=words(told[-1], told[-1].original) if told else [],
-        masked=words(told[-1], told[-1].masked) if told else [],
-        told=[(sample.step, words(sample), score(sample)) for sample in told],
-        guesses=guesses(told),
+        original=page_tokens(chosen[-1], chosen[-1].original) if chosen else [],
+        masked=page_tokens(chosen[-1], chosen[-1].masked) if chosen else [],
+        milestones=[(sample.step, page_tokens(sample), score(sample)) for sample in chosen],
+        guesses=guesses(chosen),
         task=_task(run.demo, Markup),
         device=_device(run.facts),
     )
@@ -72,7 +72,7 @@ def _curves(run: Run) -> list[tuple[Chart, str]]:
                 name="mlm",
                 title="Guessing hidden words",
                 lines=_pair(run, "mlm_loss"),
-                levels=[Level(label="knowing nothing", value=start)],
+                baselines=[Baseline(label="knowing nothing", value=start)],
             ),
             f"The {reader}’s loss on masked tokens (lower is better). Picking one of the {vocab:,} entries blindly "
             f"costs ln {vocab:,} = {start:.2f}; each 0.69 less halves the words it hesitates between.",
@@ -124,7 +124,7 @@ def _detecting(run: Run) -> list[tuple[Chart, str]]:
                 name="auc",
                 title="Telling fake from real (AUC)",
                 lines=[auc],
-                levels=[Level(label="guessing", value=0.5)],
+                baselines=[Baseline(label="guessing", value=0.5)],
                 y_range=(min([0.45, *(value for _, value in auc.points)]), min(1.0, ceiling + 0.05)),
             ),
             "Shown one replaced and one original token of held-out text, how often does the discriminator find the "
@@ -158,7 +158,7 @@ def _task(demo: dict[str, Any] | None, markup: Any) -> dict[str, Any] | None:
     task, kinds = demo["task"], {key: demo[key] for key in ("pretrained", "untrained")}
     labels = [str(label) for label in task["labels"]]
     scores = {key: number(kind["accuracy"]) or 0.0 for key, kind in kinds.items()}
-    chance = Level(label="chance", value=1 / len(labels))
+    chance = Baseline(label="chance", value=1 / len(labels))
     bars = [("pre-trained", scores["pretrained"], "one"), ("untrained", scores["untrained"], "plain")]
     epochs = [
         Line(label=label, points=list(enumerate(kinds[key]["accuracies"], 1)), colour=colour, dots=True)
@@ -166,7 +166,7 @@ def _task(demo: dict[str, Any] | None, markup: Any) -> dict[str, Any] | None:
     ]
     top = min(1.0, 1.25 * max(*scores.values(), chance.value))
     by_epoch = Chart(
-        name="epochs", title="Right answers, epoch by epoch", lines=epochs, levels=[chance], x_label="epochs",
+        name="epochs", title="Right answers, epoch by epoch", lines=epochs, baselines=[chance], x_label="epochs",
         percent=True, whole_x=True, y_range=(0.0, top),
     )  # fmt: skip
     return {
@@ -175,18 +175,18 @@ def _task(demo: dict[str, Any] | None, markup: Any) -> dict[str, Any] | None:
         "labels": labels,
         "chance": chance.value,
         "seconds": sum(number(kind["seconds"]) or 0.0 for kind in kinds.values()),
-        "bars": markup(bar_chart("bars", title="Right answers", bars=bars, level=chance, top=top)),
+        "bars": markup(bar_chart("bars", title="Right answers", bars=bars, baseline=chance, top=top)),
         "epochs": markup(line_chart(by_epoch)),
         "examples": task.get("examples", [])[:EXAMPLES],
         "confusion": _confusion(labels, task.get("gold"), kinds["pretrained"].get("predictions")),
     }
 
 
-def _confusion(labels: list[str], gold: Any, given: Any) -> list[tuple[str, list[tuple[int, float]]]]:
-    """For each true label, how often each label was given: count and share."""
-    if not isinstance(gold, list) or not isinstance(given, list) or len(gold) != len(given):
+def _confusion(labels: list[str], gold: Any, predicted: Any) -> list[tuple[str, list[tuple[int, float]]]]:
+    """For each true label, how often each label was predicted: count and share."""
+    if not isinstance(gold, list) or not isinstance(predicted, list) or len(gold) != len(predicted):
         return []
-    pairs = Counter(zip(gold, given, strict=True))
+    pairs = Counter(zip(gold, predicted, strict=True))
     totals = Counter(gold)
     return [(true, [(n := pairs[true, label], n / max(1, totals[true])) for label in labels]) for true in labels]
 

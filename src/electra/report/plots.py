@@ -62,7 +62,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Level:
+class Baseline:
     """A dashed horizontal line to compare with, such as chance."""
 
     label: str
@@ -76,7 +76,7 @@ class Chart:
     name: str
     title: str
     lines: Sequence[Line]
-    levels: Sequence[Level] = field(default_factory=tuple)
+    baselines: Sequence[Baseline] = field(default_factory=tuple)
     x_label: str = "steps"
     percent: bool = False
     y_range: tuple[float, float] | None = None
@@ -94,11 +94,11 @@ def line_chart(chart: Chart) -> str:
                 style: dict[str, Any] = {"marker": "o", "markersize": 4} if line.dots else {}
                 style |= {"linestyle": (0, (3, 2))} if line.dashed else {}
                 axes.plot(x, y, color=COLOURS[line.colour], linewidth=1.9, label=line.label, **style)
-        for level in chart.levels:
-            axes.axhline(level.value, color=COLOURS["muted"], linewidth=1, linestyle=(0, (4, 3)))
+        for baseline in chart.baselines:
+            axes.axhline(baseline.value, color=COLOURS["muted"], linewidth=1, linestyle=(0, (4, 3)))
             axes.annotate(
-                level.label,
-                (0.995, level.value),
+                baseline.label,
+                (0.995, baseline.value),
                 xycoords=("axes fraction", "data"),
                 xytext=(0, 3),
                 textcoords="offset points",
@@ -122,7 +122,7 @@ def line_chart(chart: Chart) -> str:
 
 
 def bar_chart(
-    name: str, *, title: str, bars: Sequence[tuple[str, float, str]], level: Level | None, top: float = 1.0
+    name: str, *, title: str, bars: Sequence[tuple[str, float, str]], baseline: Baseline | None, top: float = 1.0
 ) -> str:
     """Horizontal bars (label, share, colour) with their values written at their ends."""
     from matplotlib.ticker import FuncFormatter
@@ -142,10 +142,10 @@ def bar_chart(
         axes.set_xlim(0, top)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
         axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=12)
-        if level is not None:
-            axes.axvline(level.value, color=COLOURS["muted"], linewidth=1, linestyle=(0, (4, 3)))
+        if baseline is not None:
+            axes.axvline(baseline.value, color=COLOURS["muted"], linewidth=1, linestyle=(0, (4, 3)))
             axes.annotate(
-                level.label, (level.value, len(bars) / 2 - 0.5), xytext=(4, 0), textcoords="offset points",
+                baseline.label, (baseline.value, len(bars) / 2 - 0.5), xytext=(4, 0), textcoords="offset points",
                 va="center", fontsize=9, color=COLOURS["muted"],
             )  # fmt: skip
     return finished[0]

@@ -1,4 +1,4 @@
-"""A run folder as the report needs it: curves, samples, the bill and the facts, whatever of them is there."""
+"""A run folder as the report needs it: curves, samples, cost and facts, whatever of them is there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from electra.config.load import load
 from electra.config.schema import Config
 from electra.errors import DataError
 from electra.fsio import read_json
-from electra.train.telemetry import FILE, read_lines
+from electra.train.metrics_file import FILE, read_lines
 
 DEMO = "demo.json"
 
@@ -31,7 +31,7 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bill:
+class RunCost:
     """What a run cost so far."""
 
     parameters: dict[str, int]
@@ -69,21 +69,21 @@ class Run:
         return points[-1][1] if points else None
 
     @property
-    def bill(self) -> Bill:
-        ledger = self.facts.get("ledger") or {}
+    def cost(self) -> RunCost:
+        planned = self.facts.get("ledger") or {}
         config = self.config
         steps = int(max((line["step"] for line in [*self.train, *self.evals]), default=0))
         processed = float(steps * config.train.batch_size * config.data.length)
-        share = processed / tokens if (tokens := number(ledger.get("tokens"))) else 0.0
+        share = processed / tokens if (tokens := number(planned.get("tokens"))) else 0.0
         speeds = [speed for _, speed in self.series("perf/tokens_per_s")]
-        parts = (ledger.get("parameters") or {}).get("parts") or {}
-        return Bill(
+        parts = (planned.get("parameters") or {}).get("parts") or {}
+        return RunCost(
             parameters={str(name): int(count) for name, count in parts.items()},
             steps=steps,
             tokens_read=self._latest("tokens"),
             tokens=processed,
-            paper_flops=share * (number(ledger.get("paper")) or 0.0),
-            real_flops=share * (number(ledger.get("real")) or 0.0),
+            paper_flops=share * (number(planned.get("paper")) or 0.0),
+            real_flops=share * (number(planned.get("real")) or 0.0),
             seconds=self._latest("time_s"),
             tokens_per_s=sorted(speeds)[len(speeds) // 2] if speeds else 0.0,
         )

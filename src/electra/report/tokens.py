@@ -1,4 +1,4 @@
-"""Samples as words to colour: what was there, what the generator put there, how suspicious it looks."""
+"""Samples as tokens to colour: the original, the generator's token, the discriminator's probability."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HIDDEN = {"[CLS]": "", "[SEP]": "¶"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Word:
+class PageToken:
     """A token on the page."""
 
     text: str
@@ -26,15 +26,15 @@ class Word:
     """The generator's answer was not the original."""
     before: str
     """The original token."""
-    chance: float
+    probability: float
     """The discriminator's probability that it was replaced."""
 
     @property
-    def verdict(self) -> str:
+    def tooltip(self) -> str:
         """The sentence that a pointer over the token shows."""
         fact = f"replaced: was “{self.before}”" if self.changed else "original"
-        kept = " (the generator guessed it)" if self.chosen and not self.changed else ""
-        return f"{fact}{kept}; the discriminator says {self.chance:.0%} replaced"
+        guess = " (the generator guessed it)" if self.chosen and not self.changed else ""
+        return f"{fact}{guess}; the discriminator says {self.probability:.0%} replaced"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,40 +58,39 @@ class Guesses:
     """Token and whether it is the original one."""
 
 
-def words(sample: Sample, shown: Sequence[str] | None = None) -> list[Word]:
-    """The sample's tokens as `shown` has them (the replaced text unless told otherwise)."""
-    seen = sample.replaced or sample.masked
-    shown = seen if shown is None else shown
-    chances = sample.probabilities or [0.0] * len(shown)
-    made: list[Word] = []
-    for i, token in enumerate(shown):
-        before = shown[i - 1] if i else ""
+def page_tokens(sample: Sample, tokens: Sequence[str] | None = None) -> list[PageToken]:
+    """`tokens` with what is known of each; by default the tokens of the corrupted sequence."""
+    tokens = (sample.replaced or sample.masked) if tokens is None else tokens
+    probabilities = sample.probabilities or [0.0] * len(tokens)
+    made: list[PageToken] = []
+    for i, token in enumerate(tokens):
+        before = tokens[i - 1] if i else ""
         piece = token.startswith("##") and len(token) > 2
         made.append(
-            Word(
+            PageToken(
                 text=token[2:] if piece else _HIDDEN.get(token, token),
                 glued=piece or token in _CLOSING or before in _OPENING or i == 0,
                 special=token in _HIDDEN,
                 chosen=_chosen(sample, i),
                 changed=bool(sample.replaced) and sample.replaced[i] != sample.original[i],
                 before=_bare(sample.original[i]),
-                chance=chances[i],
+                probability=probabilities[i],
             )
         )
     return made
 
 
 def score(sample: Sample) -> Score:
-    shown = words(sample)
-    changed = sum(word.changed for word in shown)
-    suspects = sorted(shown, key=lambda word: -word.chance)[:changed]
+    tokens = page_tokens(sample)
+    changed = sum(token.changed for token in tokens)
+    suspects = sorted(tokens, key=lambda token: -token.probability)[:changed]
     return Score(
-        changed=changed, found=sum(word.changed for word in suspects), luck=changed * changed / max(1, len(shown))
+        changed=changed, found=sum(token.changed for token in suspects), luck=changed * changed / max(1, len(tokens))
     )
 
 
 def milestones(samples: Sequence[Sample], *, most: int = 4) -> list[Sample]:
-    """Samples of the first text, first and last step included, spread evenly; one a step."""
+    """Samples of the first sequence, first and last step included, spread evenly; one a step."""
     same = {sample.step: sample for sample in samples if sample.original == samples[0].original}
     steps = sorted(same)
     if len(steps) <= most:

@@ -1,4 +1,4 @@
-"""An experiment of the paper as data: what is compared, at which budget, judged how, drawn how."""
+"""An experiment of the paper as data: what is compared, at which budget, on which tasks, in which plot."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Variant:
     share: float = 1.0
     """Part of the experiment's budget that it gets."""
     like: str = ""
-    """The variant whose cost it is given; the experiment's first unless told otherwise."""
+    """The variant whose cost it must have; empty means the experiment's first."""
     x: float | None = None
     """Its place on a plot's horizontal axis."""
     line: str = ""
@@ -67,7 +67,7 @@ class Experiment:
     tasks: tuple[str, ...] = ()
     """GLUE tasks to score on; none means the scale's."""
     choice: bool = False
-    """Whether it chooses a setting: then it is scored with the seeds kept for choices, not those for reports."""
+    """Whether it chooses a setting: then it is scored with the seeds for choices, not those for reports."""
     plot: Literal["bars", "lines", "curves"] = "bars"
     """Bars; lines over `Variant.x`; or curves over the FLOPs of each run's checkpoints."""
     x_label: str = ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from electra.config.load import load
-from electra.config.schema import Config
+from electra.config.schema import Config, TrainConfig
 from electra.errors import ConfigError, suggest
 from electra.model.cost import train_flops
 from electra.reproduce.experiment import Budget, Experiment, Variant
@@ -122,17 +122,17 @@ class _Maker:
                 paper=variant.paper_score(share),
             )
             for share in self.experiment.checkpoints
-            if share == 1.0 or self._worth_scoring(config, share)
+            if share == 1.0 or self._worth_scoring(config.train, config.data.length, share)
         ]
         return Planned(variant=variant, config=config, points=tuple(points))
 
-    def _worth_scoring(self, config: Config, share: float) -> bool:
+    def _worth_scoring(self, train: TrainConfig, length: int, share: float) -> bool:
         """Whether a checkpoint's network has begun to learn, and saw as many tokens as the scale asks for."""
-        tokens = share * config.train.steps * config.train.batch_size * config.data.length
-        return share - _before(config) > _HARDLY and tokens >= self.scale.scored_from
+        tokens = share * train.steps * train.batch_size * length
+        return share - _before(train) > _HARDLY and tokens >= self.scale.scored_from
 
     def _raise_to(self, least: int) -> None:
-        """Give the first configuration so many steps that the dearest one, too, gets `least` for the same budget."""
+        """Give the first configuration so many steps that its budget buys the most expensive one `least`."""
         while (fewest := min(self._steps(variant) for variant in self.variants)) < least:
             self.steps = max(self.steps + 1, -(-self.steps * least // fewest))
 
@@ -149,14 +149,14 @@ class _Maker:
 
     def _load(self, variant: Variant | None, *, steps: int | None) -> Config:
         preset = self.scale.preset or self.experiment.preset
-        texts = [*self.scale.overrides, *self.vocab]
+        changes = [*self.scale.overrides, *self.vocab]
         if steps is not None:
-            texts += self._lengths(steps)
-        given = merged([*texts, *self.overrides, *(variant.overrides if variant else ())])
-        if steps is not None and self.scale.warmup and _WARMUP not in map(_key, given):
-            stage = min(load(preset, overrides=[*given, f"{_WARMUP}=0"]).train.stage_steps)
-            given.append(f"{_WARMUP}={int(stage * self.scale.warmup)}")
-        return load(preset, overrides=given)
+            changes += self._lengths(steps)
+        changes = merged([*changes, *self.overrides, *(variant.overrides if variant else ())])
+        if steps is not None and self.scale.warmup and _WARMUP not in map(_key, changes):
+            stage = min(load(preset, overrides=[*changes, f"{_WARMUP}=0"]).train.stage_steps)
+            changes.append(f"{_WARMUP}={int(stage * self.scale.warmup)}")
+        return load(preset, overrides=changes)
 
     def _lengths(self, steps: int) -> list[str]:
         """What is counted in steps of the whole run."""
@@ -172,9 +172,9 @@ class _Maker:
         ]
 
 
-def _before(config: Config) -> float:
+def _before(train: TrainConfig) -> float:
     """The share of a run after which the network to be scored begins to learn."""
-    return sum(config.train.stage_steps[:-1]) / config.train.steps
+    return sum(train.stage_steps[:-1]) / train.steps
 
 
 def steps_for(budget: float, *, cost: Callable[[int], float]) -> int:
@@ -189,7 +189,7 @@ def steps_for(budget: float, *, cost: Callable[[int], float]) -> int:
 
 
 def merged(overrides: Iterable[str]) -> list[str]:
-    """`key=value` texts, the last of each key."""
+    """`key=value` overrides, the last of each key."""
     return list({_key(text): text for text in overrides}.values())
 
 

@@ -1,4 +1,4 @@
-"""Runs that other experiments made already: taken over where they are the very same, and their scores with them."""
+"""Runs that other experiments made already, taken over with their scores where the settings are the same."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from electra.config.load import diff, load, to_toml
 from electra.errors import DataError
 from electra.fsio import commit_dir, read_json, write_atomic
 from electra.progress import say
+from electra.reproduce.outcome import RESULTS, read_outcome
 from electra.reproduce.plan import Planned
-from electra.reproduce.results import RESULTS, read_outcome
-from electra.reproduce.score import SCORES, Scorer
+from electra.reproduce.scorer import SCORES, Scorer
 from electra.reproduce.watch import step_reached
 
 RUNS, REQUEST = "runs", "experiment.json"
 _SILENT = ("train.log_every", "evaluate.every", "checkpoint.every", "checkpoint.keep")  # what leaves the weights alone
-_JUDGING = ("scale", "tasks")
+_SCORED_BY = ("scale", "tasks")
 _NEAR = 3  # settings: a run with more other ones is no near miss
 
 
@@ -35,7 +35,7 @@ def take_over(planned: Planned, *, out: Path, scorer: Scorer, folders: Sequence[
     if place.exists():
         return
     same = [run for folder in folders for run in _runs(folder) if _same(run, planned, out=out)]
-    scored = [run for run in same if _judged_alike(_experiment(run), out, scorer) and _scored(run, planned, scorer)]
+    scored = [run for run in same if _scored_alike(_experiment(run), out, scorer) and _scored(run, planned, scorer)]
     for run in scored or [run for run in same if _has_weights(run, planned)]:
         with commit_dir(place) as aside:
             shutil.copytree(run, aside, dirs_exist_ok=True, copy_function=_link)
@@ -98,11 +98,11 @@ def _has_weights(run: Path, planned: Planned) -> bool:
     return all(checkpoint_path(run, step).is_dir() for step in wanted)
 
 
-def _judged_alike(folder: Path, out: Path, scorer: Scorer) -> bool:
+def _scored_alike(folder: Path, out: Path, scorer: Scorer) -> bool:
     theirs, ours = read_json(folder / REQUEST), read_json(out / REQUEST)
     if not (folder / RESULTS).is_file() or _rows_of(theirs) != _rows_of(ours):
         return False
-    return all(theirs[key] == ours[key] for key in _JUDGING) and read_outcome(folder).seeds == scorer.seeds
+    return all(theirs[key] == ours[key] for key in _SCORED_BY) and read_outcome(folder).seeds == scorer.seeds
 
 
 def _rows_of(request: dict[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ _GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")  # the pa
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scale:
-    """Sizes, budgets and judging of every configuration of an experiment."""
+    """Sizes, budgets and fine-tuning of every configuration of an experiment."""
 
     name: str
     title: str
@@ -46,7 +46,7 @@ class Scale:
     finetune_time: float = 0.3
     """About the share of a configuration's time that fine-tuning takes; only the progress bar asks."""
     caution: str = ""
-    """What must stand beside the scores."""
+    """What must stand next to the scores."""
 
 
 SCALES: dict[str, Scale] = {
@@ -162,7 +162,7 @@ def changed_scale(
     tasks: Sequence[str] = (),
     rows: int | None = None,
 ) -> Scale:
-    """The scale with another budget or other judging, where given."""
+    """The scale with what is not None changed."""
     if seeds is not None and seeds > len(REPORT_SEEDS):
         reason = f"{seeds} is more than the {len(REPORT_SEEDS)} that choices and reports have each"
         raise ConfigError("--seeds", reason, fix=f"--seeds {len(REPORT_SEEDS)} at most")

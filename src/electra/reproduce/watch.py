@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from electra.progress import progress
-from electra.train.telemetry import FILE
+from electra.train.metrics_file import FILE
 
 EVERY_S = 1.0
-_TAIL_BYTES = 65_536  # longer than any line of a diary
+_TAIL_BYTES = 65_536  # longer than any line of metrics.jsonl
 
 
 @contextlib.contextmanager
@@ -38,12 +38,12 @@ def watched(title: str, total: int, done: Callable[[], float]) -> Iterator[None]
 
 
 def step_reached(run: Path) -> int:
-    """The last step that a run's diary names; 0 where there is none."""
+    """The last step in a run's metrics.jsonl; 0 where there is none."""
     try:
-        with open(run / FILE, "rb") as diary:
-            size = diary.seek(0, os.SEEK_END)
-            diary.seek(max(0, size - _TAIL_BYTES))
-            lines = diary.read().split(b"\n")
+        with open(run / FILE, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            lines = file.read().split(b"\n")
     except OSError:
         return 0
     for line in reversed(lines):

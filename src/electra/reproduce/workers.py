@@ -17,7 +17,7 @@ from electra.errors import ElectraError, Resumable
 from electra.train.interrupt import stop_on_signals
 
 POLL_S = 0.3
-PATIENCE_S = 120.0  # for a worker to save what it has after it was told to stop
+PATIENCE_S = 120.0  # for a worker to save what it has after it was asked to stop
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class Worker:
 
 
 class _Failed(ElectraError):
-    """What a worker's last line said, with its exit code."""
+    """A worker's last line of output, with its exit code."""
 
     def __init__(self, line: str, code: int) -> None:
         self.exit_code = code
@@ -109,5 +109,5 @@ def _failure(name: str, code: int, log: Path) -> ElectraError:
     if code == Resumable.exit_code:
         return Resumable(f"{name} was stopped; run the same command to continue")
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    said = lines[-1].removeprefix("electra: error: ") if lines else "it said nothing"
-    return _Failed(f"{name}: {said} (all of it: {log})", code if code > 0 else 1)
+    reason = lines[-1].removeprefix("electra: error: ") if lines else "it printed nothing"
+    return _Failed(f"{name}: {reason} (all of it: {log})", code if code > 0 else 1)

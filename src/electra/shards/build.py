@@ -18,7 +18,7 @@ from electra.fsio import commit_dir, read_json, remove_leftovers, write_json
 from electra.progress import progress, say, scaled
 from electra.shards.finalise import finalise
 from electra.shards.format import HELD_OUT, MANIFEST, TOKENIZER, TRAIN, read_manifest
-from electra.shards.guard import claim, lock, stoppable, storage
+from electra.shards.locks import claim, lock, stoppable, storage
 from electra.shards.options import PrepareOptions, refuse_changes
 from electra.shards.pool import Job, run
 from electra.shards.request import Request, Result, make_request, verify
@@ -37,7 +37,7 @@ class _Pass:
     keys: list[str] = field(default_factory=list)
     held_out_units: int = 0
     sources: list[dict[str, Any]] = field(default_factory=list)
-    kept: int = 0
+    reused: int = 0
     position: int = 0
     text_bytes: int = 0
 
@@ -74,7 +74,7 @@ def prepare(
         seconds=time.monotonic() - started,
         text_bytes=state.text_bytes,
         units=len(state.units),
-        units_kept=state.kept,
+        units_kept=state.reused,
     )
 
 
@@ -100,7 +100,7 @@ def _build(request: Request) -> tuple[dict[str, Any] | None, _Pass]:
     if request.total == 1:
         remove_leftovers(request.out)
         remove_leftovers(request.work / "units")
-    found = {split: request.resolve(given) for split, given in request.given.items()}
+    found = {split: request.resolve(names) for split, names in request.named.items()}
     choices = {**request.recorded, **{split: [source.name for source in some] for split, some in found.items()}}
     if (request.work / _CHOICES).exists():
         refuse_changes(read_json(request.work / _CHOICES), choices, folder=request.out)
@@ -133,7 +133,7 @@ def _build(request: Request) -> tuple[dict[str, Any] | None, _Pass]:
 
 
 def _tokenizer(request: Request, sources: Sequence[Source]) -> Tokenizer:
-    """The given or trained tokenizer, saved where worker processes load it."""
+    """The tokenizer, read or trained, saved where worker processes load it."""
     options, folder = request.options, request.work / TOKENIZER
     digest = ""
     if request.vocab is not None:
@@ -202,7 +202,7 @@ def _jobs(request: Request, found: dict[str, list[Source]], state: _Pass, *, fin
                 if index % request.total != request.number:
                     continue
                 if _key(path) == key:
-                    state.kept += 1
+                    state.reused += 1
                 elif not (request.out / MANIFEST).exists():
                     yield Job(block, path, key)
             size = source.path.stat().st_size

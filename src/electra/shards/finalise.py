@@ -41,7 +41,7 @@ def finalise(
         first_train=first_train,
         limit=limit,
     )
-    train_documents = _check(choice, first_train=first_train, given=share is None)
+    train_documents = _check(choice, first_train=first_train, held_out_files=share is None)
     by_limit = 0 < choice.held_out < train_documents  # otherwise the document with the smallest id is held out
     for name in (*SPLITS, TOKENIZER):
         shutil.rmtree(folder / name, ignore_errors=True)  # of a run that died before data.json
@@ -82,14 +82,14 @@ def _header(path: Path) -> Header:
     return header
 
 
-def _check(choice: Choice, *, first_train: int, given: bool) -> int:
+def _check(choice: Choice, *, first_train: int, held_out_files: bool) -> int:
     """How many documents the training sources keep; DataError where there is nothing to train or evaluate on."""
     train, held_out = int(choice.keep[first_train:].sum()), int(choice.keep[:first_train].sum())
-    if given and not held_out:
+    if held_out_files and not held_out:
         raise DataError("--held-out", "no document in the held-out files")
     if not train:
         raise DataError("corpus", "no document is left", fix="is it empty, too short or all in --held-out?")
-    if not given and train == 1:
+    if not held_out_files and train == 1:
         reason = "one document cannot be split into training and held-out text"
         raise DataError("corpus", reason, fix="separate documents by blank lines, or give --held-out FILE")
     return train

@@ -21,7 +21,7 @@ from electra.shards.format import token_type
 from electra.shards.options import PrepareOptions
 from electra.shards.units import Header, make_unit
 from electra.tokenizer.codec import Tokenizer
-from electra.tokenizer.words import CACHED_WORDS, WordEncoder
+from electra.tokenizer.word_cache import CACHED_WORDS, WordEncoder
 
 _ALL_CACHED_WORDS = 2 * CACHED_WORDS  # about 160 bytes each, over all processes
 

@@ -41,7 +41,7 @@ class Request:
     """What was asked for."""
 
     out: Path
-    given: dict[str, Sequence[str]]
+    named: dict[str, Sequence[str]]
     """Names of sources by split; held-out ones first, so that their documents win over equal ones."""
     options: PrepareOptions
     vocab: list[str] | None
@@ -54,9 +54,9 @@ class Request:
     def work(self) -> Path:
         return self.out / WORK
 
-    def resolve(self, given: Sequence[str]) -> list[Source]:
+    def resolve(self, names: Sequence[str]) -> list[Source]:
         spool = self.work / "spool"
-        return resolve(given, spool=spool, text_column=self.options.text_column, skip=self.out)
+        return resolve(names, spool=spool, text_column=self.options.text_column, skip=self.out)
 
 
 def make_request(
@@ -79,7 +79,7 @@ def make_request(
         raise ConfigError("SOURCE", "standard input can be read only once")
     return Request(
         out=out,
-        given={HELD_OUT: held_out, TRAIN: sources},
+        named={HELD_OUT: held_out, TRAIN: sources},
         options=options,
         vocab=read_vocab(vocab) if vocab else None,
         recorded=options.recorded(vocab_sha256=sha256_file(vocab) if vocab else None, held_out_given=bool(held_out)),
@@ -94,9 +94,9 @@ def verify(request: Request) -> Result:
     manifest = read_manifest(request.out)
     before, now = dict(manifest["options"]), dict(request.recorded)
     files: list[tuple[str, str, Source | None]] = []
-    for split, given in request.given.items():
+    for split, names in request.named.items():
         before[split] = [entry["name"] for entry in manifest["sources"] if entry["split"] == split]
-        for name in given:
+        for name in names:
             apart = name == STDIN or name.startswith(HUB)
             files += [(split, name, None)] if apart else [(split, s.name, s) for s in request.resolve([name])]
         now[split] = [name for where, name, _ in files if where == split]

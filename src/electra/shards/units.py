@@ -16,7 +16,7 @@ from electra.corpus.sentences import split_sentences
 from electra.corpus.text import KEY_BYTES, content_key
 from electra.fsio import write_atomic
 from electra.shards.options import PrepareOptions
-from electra.tokenizer.words import WordEncoder
+from electra.tokenizer.word_cache import WordEncoder
 
 _VERSION = 1
 KEY = np.dtype([("id", "<u8"), ("rest", "<u8")])

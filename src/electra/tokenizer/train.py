@@ -17,7 +17,7 @@ ALPHABET_SHARE = 1 / 3
 """Part of the vocabulary that single characters may take."""
 SMALLEST = 100
 MIN_COUNT = 2
-_FEED_WORDS = 10_000
+_LINE_WORDS = 10_000
 
 
 def train(lines: Iterable[str], *, vocab_size: int, lowercase: bool = True, strip_accents: bool = True) -> Tokenizer:
@@ -42,7 +42,7 @@ def train(lines: Iterable[str], *, vocab_size: int, lowercase: bool = True, stri
     )
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.train_from_iterator(_feed(words, known=alphabet), trainer)
+    backend.train_from_iterator(_training_lines(words, known=alphabet), trainer)
     learned = backend.get_vocab()
     vocab = sorted(learned, key=learned.__getitem__)[:vocab_size]
     vocab += [f"[unused{number}]" for number in range(vocab_size - len(vocab))]
@@ -74,21 +74,21 @@ def _alphabet(words: dict[str, int], *, limit: int) -> tuple[set[str], set[str]]
             counts[char] += count
     enough = counts.total() * COVERAGE
     covered, entries = 0, 0
-    kept: set[str] = set()
+    alphabet: set[str] = set()
     for char in sorted(counts, key=lambda char: (-counts[char], char)):
         entries += 1 + (char in later)
         if covered >= enough or entries > limit:
             break
-        kept.add(char)
+        alphabet.add(char)
         covered += counts[char]
-    return kept, kept & later
+    return alphabet, alphabet & later
 
 
-def _feed(words: dict[str, int], *, known: set[str]) -> Iterator[str]:
+def _training_lines(words: dict[str, int], *, known: set[str]) -> Iterator[str]:
     """Every word as often as it occurred, sorted; those with an unknown character would be learned with a hole."""
     for word in sorted(words):
         if known.issuperset(word):
             count = words[word]
             while count > 0:
-                yield " ".join([word] * min(count, _FEED_WORDS))
-                count -= _FEED_WORDS
+                yield " ".join([word] * min(count, _LINE_WORDS))
+                count -= _LINE_WORDS

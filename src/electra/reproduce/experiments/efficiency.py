@@ -32,7 +32,7 @@ EXPERIMENT = Experiment(
             title="ELECTRA 15 %",
             overrides=("objective.name=rtd-15",),
             paper=82.4,
-            note="judges the chosen tokens only",
+            note="detects at the chosen tokens only",
         ),
     ),
 )

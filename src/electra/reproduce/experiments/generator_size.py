@@ -25,7 +25,7 @@ def _grid(base: Config) -> tuple[Variant, ...]:
 EXPERIMENT = Experiment(
     name="generator-size",
     title="Generator size",
-    question="How large should the generator be beside the discriminator?",
+    question="How large should the generator be, compared with the discriminator?",
     source="figure 3, left (a plot: the paper prints no numbers)",
     finding="Best with generators of 1/4 to 1/2 of the discriminator's width; a stronger one is too hard to tell.",
     grid=_grid,

@@ -7,7 +7,7 @@ from electra.reproduce.experiment import Experiment, Variant, fixed
 EXPERIMENT = Experiment(
     name="lambda",
     title="Weight of the discriminator's loss",
-    question="How much should the discriminator's loss weigh beside the generator's?",
+    question="How much should the discriminator's loss weigh against the generator's?",
     source="section 3.1 (the values searched; the paper prints no scores)",
     finding="50 was chosen from 1, 10, 20, 50 and 100.",
     grid=fixed(

@@ -1,4 +1,4 @@
-"""An experiment's page and plot: the paper's scores and ours side by side, never on one axis."""
+"""An experiment's page and plot: the paper's scores and ours in two panels, never on one axis."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from electra.errors import ConfigError
 from electra.fsio import write_atomic
 from electra.report.plots import COLOURS, panels, standalone
+from electra.reproduce.comparison_table import cost_cells, last_rows, notes, ordered, score_cells, shown_scale
 from electra.reproduce.experiment import Experiment
 from electra.reproduce.experiments import EXPERIMENTS
-from electra.reproduce.results import Outcome, Row, read_outcome
-from electra.reproduce.table import cost_cells, last_rows, notes, ordered, score_cells, shown_scale
+from electra.reproduce.outcome import Outcome, Row, read_outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ def render(outcome: Outcome, *, svg: str, style: str) -> str:
 
     text = (resources.files("electra.report") / "experiment.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    said = [line for note in notes(outcome) for line in note.split("\n")]
+    lines = [line for note in notes(outcome) for line in note.split("\n")]
     return environment.from_string(text).render(
         style=Markup(style),
         plot=Markup(svg),
@@ -57,9 +57,9 @@ def render(outcome: Outcome, *, svg: str, style: str) -> str:
         outcome=outcome,
         scores=[[cell.strip("*") if n == 2 else cell for n, cell in enumerate(row)] for row in score_cells(outcome)],
         costs=cost_cells(outcome),
-        cautions=[line.strip("*") for line in said if line.startswith("**")],
-        notes=[line for line in said if not line.startswith(("**", "- "))],
-        details=[line.removeprefix("- ") for line in said if line.startswith("- ")],
+        cautions=[line.strip("*") for line in lines if line.startswith("**")],
+        notes=[line for line in lines if not line.startswith(("**", "- "))],
+        details=[line.removeprefix("- ") for line in lines if line.startswith("- ")],
         size=shown_scale(outcome),
     )
 
@@ -96,8 +96,8 @@ def _bars(axes: Axes, rows: Sequence[Row], score: Score, *, ours: bool) -> None:
     known = [value for value in values if value is not None and math.isfinite(value)]
     ends = [end for row in rows for end in (row.score.low, row.score.high)] if ours else []
     low, high = min([*known, *ends]), max([*known, *ends])
-    room = max(high - low, 1.0)
-    floor = max(0.0, low - 0.6 * room)
+    margin = max(high - low, 1.0)
+    floor = max(0.0, low - 0.6 * margin)
     for place, (row, value) in enumerate(zip(rows, values, strict=True)):
         if value is None or not math.isfinite(value):
             axes.annotate("not in the paper", (floor, place), xytext=(5, 0), textcoords="offset points", va="center",
@@ -113,7 +113,7 @@ def _bars(axes: Axes, rows: Sequence[Row], score: Score, *, ours: bool) -> None:
     axes.set_yticks(range(len(rows)), [row.title for row in rows])
     axes.tick_params(axis="y", labelsize=10.5, labelcolor=COLOURS["ink"])
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlim(floor, high + 0.35 * room)
+    axes.set_xlim(floor, high + 0.35 * margin)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10], min_n_ticks=3))
     axes.grid(axis="y", visible=False)
     axes.set_axisbelow(True)

@@ -1,4 +1,4 @@
-"""An experiment's outcome as Markdown: the paper's scores beside ours, and under them what each row cost."""
+"""An experiment's outcome as Markdown: the paper's scores next to ours, then what each row cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from electra.progress import clock, scaled
 from electra.reproduce.experiments import EXPERIMENTS
-from electra.reproduce.results import Outcome, Row
+from electra.reproduce.outcome import Outcome, Row
 from electra.reproduce.scale import SCALES
 
 _BUDGETS = {
@@ -52,7 +52,7 @@ def score_cells(outcome: Outcome) -> list[list[str]]:
 
 
 def cost_cells(outcome: Outcome) -> list[list[str]]:
-    """The header and rows of the compute ledger."""
+    """The header and rows of the costs."""
     header = [
         *("configuration", "parameters", "kept", "steps", "tokens", "FLOPs (paper)", "FLOPs (real)"),
         *("device time", "tokens/s", "fine-tuning"),
@@ -84,11 +84,11 @@ def notes(outcome: Outcome) -> list[str]:
     if outcome.rows:
         labels = list(dict.fromkeys(row.score.label for row in outcome.rows))
         seeds = ("seeds " if outcome.seeds[1:] else "seed ") + ", ".join(map(str, outcome.seeds))
-        kept = "kept for choices" if experiment.choice else "kept for reports"
+        purpose = "kept for choices" if experiment.choice else "kept for reports"
         found.append(
-            f"Here: {'; '.join(labels)}, in percent: the median over fine-tuning {seeds} ({kept}); the range is that "
-            "of the seeds' own averages. One pre-training run each. The paper's scores are on all of GLUE's "
-            "development sets, at its own size: compare differences, not levels."
+            f"Here: {'; '.join(labels)}, in percent: the median over fine-tuning {seeds} ({purpose}); the range is "
+            "that of the seeds' own averages. One pre-training run each. The paper's scores are on all of GLUE's "
+            "development sets, at its own size: compare differences, not absolute scores."
         )
     found += [line for line in (_order(outcome),) if line]
     lines = [f"{row.title}: {row.note}." for row in last_rows(outcome) if row.note]
@@ -145,8 +145,8 @@ def _order(outcome: Outcome) -> str:
         return ""
     here = rows[0].title
     for before, row in zip(rows, rows[1:], strict=False):
-        level = _score(before.score.value) == _score(row.score.value)
-        here += f" {'=' if level else '≈' if before.score.low <= row.score.high else '>'} {row.title}"
+        equal = _score(before.score.value) == _score(row.score.value)
+        here += f" {'=' if equal else '≈' if before.score.low <= row.score.high else '>'} {row.title}"
     papers = sorted((row for row in rows if row.paper is not None), key=lambda row: -(row.paper or 0.0))
     there = "".join(
         (" = " if number and row.paper == papers[number - 1].paper else " > " if number else "") + row.title

@@ -16,25 +16,25 @@ import torch
 from electra import hardware
 from electra.checkpoint.folder import storage
 from electra.errors import ConfigError, DataError, Diverged
-from electra.finetune.glue import has_split
-from electra.finetune.glue_tasks import glue_task
 from electra.fsio import read_json, sha256_file, write_atomic, write_json
 from electra.pretrain import pretrain
 from electra.progress import say
 from electra.reproduce import passages
+from electra.reproduce.comparison_table import markdown
 from electra.reproduce.experiment import Budget, Experiment
 from electra.reproduce.experiments import experiment
-from electra.reproduce.ledger import rows_of
+from electra.reproduce.outcome import Outcome, write_outcome
+from electra.reproduce.outcome_rows import rows_of
 from electra.reproduce.plan import Planned, left_out, plan
-from electra.reproduce.results import Outcome, write_outcome
 from electra.reproduce.reuse import REQUEST, RUNS, take_over
 from electra.reproduce.scale import Scale, changed_scale, changes, scale_named
-from electra.reproduce.score import TASK, Scorer
-from electra.reproduce.table import markdown
+from electra.reproduce.scorer import TASK, Scorer
 from electra.reproduce.watch import step_reached, watched
 from electra.reproduce.workers import Worker, side_by_side
 from electra.shards.dataset import open_data
 from electra.shards.format import MANIFEST
+from electra.tasks.glue_files import has_split
+from electra.tasks.glue_tasks import glue_task
 
 LOGS, TABLE, DIVERGED = "logs", "table.md", "diverged.txt"
 
@@ -151,7 +151,7 @@ def work(request: Request, planned: Planned) -> None:
     run, scorer = request.run(planned), request.scorer
     if _finished(request, scorer, planned):
         return
-    say(f"{planned.variant.title}: {planned.config.train.steps:,} steps, {_shown(planned)}")
+    say(f"{planned.variant.title}: {planned.config.train.steps:,} steps, {_changes(planned)}")
     try:
         pretrain(planned.config, data=request.data, out=run)
     except Diverged as error:
@@ -237,10 +237,10 @@ def _claim(request: Request) -> None:
 
 def _arguments(request: Request, planned: Planned) -> list[str]:
     """The command line of a worker that does one configuration."""
-    given = ["reproduce", request.experiment.name, "--data", str(request.data), "--scale", request.scale.name]
-    given += ["--out", str(request.out), "--budget", request.budget, "--only", planned.name, "--worker"]
-    given += ["--glue", str(request.glue)] if request.glue is not None else []
-    return [*given, *(part for text in changes(request.scale) for part in text.split(" ", 1)), *request.overrides]
+    arguments = ["reproduce", request.experiment.name, "--data", str(request.data), "--scale", request.scale.name]
+    arguments += ["--out", str(request.out), "--budget", request.budget, "--only", planned.name, "--worker"]
+    arguments += ["--glue", str(request.glue)] if request.glue is not None else []
+    return [*arguments, *(part for text in changes(request.scale) for part in text.split(" ", 1)), *request.overrides]
 
 
 def _device(name: str, request: Request) -> str:
@@ -249,5 +249,5 @@ def _device(name: str, request: Request) -> str:
     return str(gpus[0]) if gpus else f"{facts['cpu']}, {facts['cores']} cores"
 
 
-def _shown(planned: Planned) -> str:
+def _changes(planned: Planned) -> str:
     return " ".join(planned.variant.overrides) or "no changes"

@@ -10,16 +10,16 @@ from electra.checkpoint.store import checkpoint_path
 from electra.config.finetune import FinetuneConfig
 from electra.config.load import adjust
 from electra.errors import DataError
-from electra.evaluate.results import Suite
-from electra.evaluate.suite import RESULTS, Plan, open_suite, run_task
-from electra.finetune.base import Base, load_base, settings_for
-from electra.finetune.glue import find_tasks, has_split
-from electra.finetune.glue_tasks import TASKS
-from electra.finetune.jobs import Job, glue_job, table_job
+from electra.finetune.pretrained import Pretrained, load_pretrained, settings_for
+from electra.finetune.suite import RESULTS, Plan, open_suite, run_task
+from electra.finetune.task_results import Suite
 from electra.reproduce import passages
 from electra.reproduce.experiment import Experiment
 from electra.reproduce.plan import Planned, Point, seeds_of
 from electra.reproduce.scale import Scale
+from electra.tasks.glue_files import find_tasks, has_split
+from electra.tasks.glue_tasks import TASKS
+from electra.tasks.task_data import TaskData, load_glue, load_table
 
 TASK, SCORES = "task", "scores"
 
@@ -32,7 +32,7 @@ class Scorer:
     scale: Scale
     out: Path
     glue: Path | None
-    _jobs: dict[tuple[str, FinetuneConfig], Job] = field(default_factory=dict)
+    _loaded: dict[tuple[str, FinetuneConfig], TaskData] = field(default_factory=dict)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -72,27 +72,27 @@ class Scorer:
             folder = self.folder(planned, point)
             if not self._missing(open_scores(folder)):
                 continue
-            base = load_base(checkpoint_path(run, point.step) if point.step else run)
+            base = load_pretrained(checkpoint_path(run, point.step) if point.step else run)
             base = replace(base, name=planned.name)
             for name, config in self._settings(base):
-                if (name, config) not in self._jobs:
-                    self._jobs[name, config] = self._job(name, base, config)
-                job = self._jobs[name, config]
+                if (name, config) not in self._loaded:
+                    self._loaded[name, config] = self._load(name, base, config)
+                task_data = self._loaded[name, config]
                 plan = Plan(config=config, seeds=self.seeds, save=False)
-                run_task(base, job, plan=plan, out=folder, folder=folder / name)
+                run_task(base, task_data, plan=plan, out=folder, folder=folder / name)
 
-    def _settings(self, base: Base) -> Iterator[tuple[str, FinetuneConfig]]:
+    def _settings(self, base: Pretrained) -> Iterator[tuple[str, FinetuneConfig]]:
         for name in self.tasks:
             kind = TASKS[name].kind if name in TASKS else "classify"
             yield name, adjust(settings_for(base, name, kind=kind), overrides=self.scale.finetune)
 
-    def _job(self, name: str, base: Base, config: FinetuneConfig) -> Job:
+    def _load(self, name: str, base: Pretrained, config: FinetuneConfig) -> TaskData:
         if self.glue is not None:
-            job = glue_job(TASKS[name], self.glue, tokenizer=base.tokenizer, config=config)
-            parts = {split: part for split, part in job.parts.items() if part.judge is not None}
-            return replace(job, parts=parts, tests={})  # unlabelled sets are not asked about here
+            task_data = load_glue(TASKS[name], self.glue, tokenizer=base.tokenizer, config=config)
+            labelled = {name: split for name, split in task_data.eval_splits.items() if split.evaluate is not None}
+            return replace(task_data, eval_splits=labelled, tests={})  # unlabelled sets are not predicted here
         files = {split: self.out / TASK / f"{split}.jsonl" for split in ("train", "dev")}
-        job = table_job(
+        task_data = load_table(
             name,
             files,
             kind="classify",
@@ -102,7 +102,7 @@ class Scorer:
             tokenizer=base.tokenizer,
             config=config,
         )
-        return replace(job, task=replace(job.task, title=passages.TITLE))
+        return replace(task_data, task=replace(task_data.task, title=passages.TITLE))
 
 
 def open_scores(folder: Path) -> Suite:

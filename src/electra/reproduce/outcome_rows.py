@@ -1,4 +1,4 @@
-"""A finished configuration's folders as rows: scores, costs, and what the clock said."""
+"""A finished configuration's folders as rows: scores, costs and measured times."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from electra.model.cost import train_flops
+from electra.reproduce.outcome import Cost, Measured, Row, score_of, task_score
 from electra.reproduce.plan import Planned, Point
-from electra.reproduce.results import Cost, Measured, Row, score_of, task_score
-from electra.reproduce.score import Scorer, open_scores
-from electra.train.telemetry import FILE, read_lines
+from electra.reproduce.scorer import Scorer, open_scores
+from electra.train.metrics_file import FILE, read_lines
 
 
 def rows_of(planned: Planned, *, run: Path, scorer: Scorer) -> list[Row]:
@@ -26,7 +26,7 @@ def _row(planned: Planned, point: Point, lines: list[dict[str, Any]], scorer: Sc
     evaluations = [line for line in upto if line["kind"] == "eval"]
     suite = open_scores(scorer.folder(planned, point))
     steps = int(train[-1]["step"])
-    bill = train_flops(config, steps=steps)
+    cost = train_flops(config, steps=steps)
     speeds = sorted(speed for line in train if (speed := line.get("perf/tokens_per_s")) is not None)
     return Row(
         variant=variant.name,
@@ -36,13 +36,13 @@ def _row(planned: Planned, point: Point, lines: list[dict[str, Any]], scorer: Sc
         score=score_of(suite),
         tasks=tuple(task_score(result) for result in suite.results),
         cost=Cost(
-            parameters=bill.parameters.total,
-            kept=bill.parameters.kept,
+            parameters=cost.parameters.total,
+            kept=cost.parameters.encoder,
             steps=steps,
-            tokens=bill.tokens,
+            tokens=cost.tokens,
             text_tokens=int(train[-1]["tokens"]),
-            paper_flops=bill.paper,
-            real_flops=bill.real,
+            paper_flops=cost.paper,
+            real_flops=cost.real,
         ),
         measured=Measured(
             device_seconds=float(train[-1]["time_s"]),

@@ -1,4 +1,4 @@
-"""What an experiment found: a row for every scored checkpoint, the paper's score and the bill beside it."""
+"""What an experiment found: a row for every scored checkpoint, with the paper's score and the cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from electra.errors import DataError
-from electra.evaluate.results import Suite, TaskResult
+from electra.finetune.task_results import Suite, TaskResult
 from electra.fsio import read_json, write_json
 from electra.metrics.spread import summarise
 
@@ -29,7 +29,7 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskScore:
-    """One task's median over seeds, with everything that must stand beside it."""
+    """One task's median over seeds, with everything that must stand next to it."""
 
     title: str
     metric: str
@@ -42,7 +42,7 @@ class TaskScore:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """The compute ledger of a row: everything that is known without a clock."""
+    """Parameters, tokens and FLOPs of a row: what is known without a clock."""
 
     parameters: int
     kept: int
@@ -58,7 +58,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """What a clock said; the only part of a row that differs from run to run."""
+    """Measured times: the only part of a row that differs from run to run."""
 
     device_seconds: float
     tokens_per_s: float
