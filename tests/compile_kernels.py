@@ -1,24 +1,38 @@
-"""Compile every kernel that a training step launches, for a kind of GPU, without one; a line each.
+"""Compile every Triton kernel that a training step launches, for a kind of GPU, without one; a line each.
 
     python compile_kernels.py ARCHITECTURE PRESET KEY=VALUE...
 
 The step runs on the CPU with launches recorded instead of done, so what it computes is noise. Run by
-`test_kernels_compile` in a process of its own, since the test process interprets kernels.
+`test_ops_compile` in a process of its own, since the test process interprets kernels.
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from typing import Any
 
 import torch
 import triton
+from ops_backends import triton_ops
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
-from triton.tools.tensor_descriptor import TensorDescriptor
+
+from electra.batches.layout import separator_of
+from electra.bench.ours import SPECIALS, random_rows
+from electra.config.load import load
+from electra.model.electra import build_model
+from electra.objective.registry import Resources, build_objective
+from electra.ops import Chosen, Ops
+from electra.ops.cuda import driver
+from electra.ops.cuda.linear_cross_entropy import linear_cross_entropy as cuda_linear_cross_entropy
+from electra.train.optim import Update
+from electra.train.parallel import World
+from electra.train.state import Master
+from electra.train.step import Stepper
 
 TARGET = GPUTarget("cuda", int(sys.argv[1]), 32)
 TYPES = {
@@ -30,38 +44,35 @@ TYPES = {
     torch.uint8: "*u8",
     torch.bool: "*i1",
 }
-seen: set[str] = set()
+compiled: set[str] = set()
 
 
-def kind_of(value: Any) -> Any:
+def type_of(value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(map(kind_of, value))
+        return tuple(map(type_of, value))
     if isinstance(value, Tensor):
         return TYPES[value.dtype]
-    if isinstance(value, TensorDescriptor):
-        return f"tensordesc<{TYPES[value.base.dtype][1:]}{value.block_shape}>"
     return "fp32" if isinstance(value, float) else "i32"
 
 
 def leaves(path: tuple[int, ...], value: Any) -> list[tuple[tuple[int, ...], Any]]:
-    """What stands in an argument, with its place in it."""
+    """The values in an argument, with their indices in it."""
     if not isinstance(value, tuple):
         return [(path, value)]
-    return [leaf for place, inner in enumerate(value) for leaf in leaves((*path, place), inner)]
+    return [leaf for index, inner in enumerate(value) for leaf in leaves((*path, index), inner)]
 
 
 def record(
     kernel: Any,
-    *given: Any,
+    *arguments: Any,
     grid: Any,
     warmup: bool,
     num_warps: int = 4,
-    maxnreg: int | None = None,
     enable_fp_fusion: bool = True,
     **named: Any,
 ) -> None:
     """In place of a launch: compile what would have been launched, once."""
-    values = dict(zip(kernel.arg_names, given, strict=False)) | {
+    values = dict(zip(kernel.arg_names, arguments, strict=False)) | {
         k: v for k, v in named.items() if k in kernel.arg_names
     }
     fixed = {p.name for p in kernel.params if p.is_constexpr}
@@ -69,79 +80,74 @@ def record(
     fixed |= {
         p.name for p in kernel.params if type(values[p.name]) is int and values[p.name] == 1 and not p.do_not_specialize
     }
-    signature = {name: "constexpr" if name in fixed else kind_of(values[name]) for name in kernel.arg_names}
+    signature = {name: "constexpr" if name in fixed else type_of(values[name]) for name in kernel.arg_names}
     constants = {(kernel.arg_names.index(name),): values[name] for name in fixed}
-    address = f"{kernel.__name__} {sorted(signature.items())} {sorted(constants.items())} {num_warps}"
-    if address in seen:
+    made_from = (
+        f"{kernel.__module__} {kernel.__name__} {sorted(signature.items())} {sorted(constants.items())} {num_warps}"
+    )
+    if made_from in compiled:
         return
-    seen.add(address)
+    compiled.add(made_from)
     aligned = {
         path: [["tt.divisibility", 16]]
-        for place, name in enumerate(kernel.arg_names)
-        for path, value in leaves((place,), values[name])
+        for index, name in enumerate(kernel.arg_names)
+        for path, value in leaves((index,), values[name])
         if isinstance(value, Tensor) and value.data_ptr() % 16 == 0
     }
-    options = {"num_warps": num_warps, "maxnreg": maxnreg, "enable_fp_fusion": enable_fp_fusion}
+    options = {"num_warps": num_warps, "enable_fp_fusion": enable_fp_fusion}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
     made = triton.compile(source, target=TARGET, options=options)
-    print(kernel.__name__, num_warps, made.metadata.shared, flush=True)
+    print(f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}", made.metadata.shared, flush=True)
 
 
 class NoProducts(TorchDispatchMode):
     """Leaves the library's matrix products out: in bf16 they are slow on many CPUs, and here they matter to nobody."""
 
-    def __torch_dispatch__(self, operation: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         name = operation.overloadpacket.__name__
         if name not in ("mm", "addmm", "addmm_", "bmm"):
-            return operation(*given, **(named or {}))
+            return operation(*arguments, **(named or {}))
         if name == "addmm_" or (named and "out" in named):
-            return given[0] if name == "addmm_" else named["out"]
-        left, right = given[-2:]
+            return arguments[0] if name == "addmm_" else named["out"]
+        left, right = arguments[-2:]
         return left.new_zeros(*left.shape[:-1], right.shape[-1])
 
 
-def main() -> None:
-    from electra import rng
-    from electra.batches.layout import separator_of
-    from electra.batches.sequences import unpack
-    from electra.bench.ours import SPECIALS, random_rows
-    from electra.config.load import load
-    from electra.kernels import judge as judging
-    from electra.kernels import native
-    from electra.kernels.adamw import Groups, adamw
-    from electra.kernels.hashing import mix_words
-    from electra.kernels.slots import lengths_and_segments
-    from electra.kernels.verdict import judge, tally
-    from electra.model import electra, encoder, heads, layers
-    from electra.objective.table import build_objective
-    from electra.train.state import Master
+def ops_for(architecture: int) -> Ops:
+    """All that Triton has; for Hopper the vocabulary without logits too, whose CUDA kernels stay out."""
+    chosen = dict(triton_ops())
+    fused, through_logits = cuda_linear_cross_entropy, chosen["linear_cross_entropy"].run
 
+    def linear_cross_entropy(x_ME: Tensor, *arguments: Any, logits: bool) -> Any:
+        known = architecture == 90 and x_ME.shape[1] == 128 and not logits
+        return (fused if known else through_logits)(x_ME, *arguments, logits=logits)
+
+    return Ops({**chosen, "linear_cross_entropy": Chosen(linear_cross_entropy, "triton", "compiled")})
+
+
+def main() -> None:
     JITFunction.run = record  # type: ignore[method-assign]
+    driver.start = lambda kernel, blocks, pointers: None
+    driver.tensor_map = lambda tiles: ctypes.create_string_buffer(128)
     torch.empty = torch.zeros  # type: ignore[assignment]  # what no kernel fills must still be positions and ids
-    Tensor.is_cuda = property(lambda self: True)  # type: ignore[assignment,method-assign]
-    for place in (encoder.Encoder, layers.Embeddings, heads.DetectionHead, heads.MaskedHead):
-        place.fused = True
-    native.can_run = lambda like, kernel: False  # those in CUDA: `test_kernels_native`
-    judging.fits = lambda x: TARGET.arch == 90 and x.shape[1] == 128
-    judging.block_totals = lambda x, table, bias: torch.zeros(len(x), len(table) // 128)
-    judging.go_back = lambda x, table, *_: (x.new_zeros(len(x), len(table)), x, torch.zeros(2, len(table)))
-    rng.mix_on_gpu = mix_words
     config = load(sys.argv[2], overrides=[*sys.argv[3:], "model.layers=1", "model.vocab_size=2048"])
-    model = electra.build_model(config)
-    master = Master(model, compute=torch.bfloat16, device=torch.device("cpu"))
-    objective = build_objective(config, SPECIALS)
-    batch = unpack(random_rows(config, 2), separator_of(config.data, SPECIALS), lengths_and_segments)
-    slots = objective.plan(batch)
+    ops, device = ops_for(TARGET.arch), torch.device("cpu")
+    model = build_model(config, ops=ops, dtype=torch.bfloat16)
+    master = Master(model, compute=torch.bfloat16, device=device)
+    step = Stepper(
+        model,
+        master,
+        Update(master, config.optim, ops=ops),
+        build_objective(config, Resources(SPECIALS, ops, None)),
+        ops=ops,
+        world=World(),
+        micro_batch=2,
+        compiled=False,
+        captured=False,
+        separator=separator_of(config.data, SPECIALS),
+    )
     with NoProducts():
-        objective.loss(model, batch, slots, objective.counts(batch, slots)).loss.backward()
-    one = torch.ones(())
-    judge(master.gradient, clip=1.0)
-    tally(torch.zeros(9, dtype=torch.float64), one, torch.zeros(7), norm=one, skipped=one)
-    groups = Groups([(len(master.weights), 1.0, 0.01)], one.device)
-    adamw(
-        master.weights, master.gradient, master.average, master.square, groups, lr=one, divisor=one, skipped=one,
-        beta1=0.9, beta2=0.999, eps=1e-6, copy=master.copy, copied=master.copied,
-    )  # fmt: skip
+        step(random_rows(config, 2), 1e-4)
 
 
 main()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: two test processes share two cores
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -22,6 +24,29 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("electra", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("electra")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """ELECTRA_SHARD=i/n leaves every n-th test: the convergence gate runs several processes of them."""
+    if shard := os.environ.get("ELECTRA_SHARD"):
+        number, count = map(int, shard.split("/"))
+        items[:] = items[number::count]
+
+
+@pytest.fixture
+def ampere(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
+    """The device of a machine that says it has an Ampere GPU: which ops are chosen there, without running them."""
+    from electra.ops import dispatch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setenv("CC", sys.executable)
+    remembered = (dispatch.triton_missing, dispatch.cuda_missing)
+    for function in remembered:
+        function.cache_clear()
+    yield torch.device("cuda", 0)
+    for function in remembered:
+        function.cache_clear()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

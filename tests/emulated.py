@@ -1,4 +1,4 @@
-"""Kernels in CUDA C++ without a GPU: built for the host with `emulator.h`, and started in place of a launch."""
+"""CUDA kernels without a GPU: compiled for the CPU with `emulator.h`, and called in place of a launch."""
 
 from __future__ import annotations
 
@@ -11,67 +11,69 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
-from electra.kernels import native
-from electra.kernels.native import Boxes, Kernel
+from electra.fsio import cache_path
+from electra.ops.cuda import driver
+from electra.ops.cuda.compiler import Kernel
+from electra.ops.cuda.driver import TmaTiles
 
 EMULATOR = Path(__file__).with_name("emulator.h")
 
 
 @functools.cache
 def compiler() -> str:
-    """The host's C++ compiler, where it knows barriers; else nothing."""
+    """The path of a g++ that has C++20's barriers; empty without one."""
     found = shutil.which("g++") or ""
-    asked = [found, "-std=c++20", "-x", "c++", "-fsyntax-only", "-"]
-    known = found and subprocess.run(asked, input="#include <barrier>", text=True, capture_output=True).returncode == 0
-    return found if known else ""
+    command = [found, "-std=c++20", "-x", "c++", "-fsyntax-only", "-"]
+    if not found:
+        return ""
+    checked = subprocess.run(command, input="#include <barrier>", text=True, capture_output=True)
+    return "" if checked.returncode else found
 
 
 needs_compiler = pytest.mark.skipif(not compiler(), reason="needs g++ with C++20")
 
 
 @functools.cache
-def built(kernel: Kernel, threads: int, *options: str) -> Any:
-    """The kernel as a function of (blocks, pointers to arguments), with so many threads a block."""
-    folder = Path(tempfile.mkdtemp(prefix="emulated-"))
-    source, library = folder / "kernel.cpp", folder / "kernel.so"
-    source.write_text(
+def compiled(kernel: Kernel, threads: int, *options: str) -> Any:
+    """The kernel as a function of (blocks, pointers to arguments), so many threads a block; cached between runs."""
+    source = (
         f'#include "{EMULATOR}"\n{kernel.source()}\n'
-        f'extern "C" void go(int blocks, void** given) {{'
-        f" launch({kernel.name}, blocks, {threads}, {kernel.memory}, given); }}\n",
-        encoding="utf-8",
+        f'extern "C" void run(int blocks, void** arguments) {{'
+        f" launch({kernel.name}, blocks, {threads}, {kernel.shared_bytes}, arguments); }}\n"
     )
-    made = [compiler(), "-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", "-w", *options]
-    subprocess.run([*made, "-o", str(library), str(source)], check=True)
-    function = ctypes.CDLL(str(library)).go
-    shutil.rmtree(folder)
-    return function
+    command = [compiler(), "-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", "-w", *options]
+    version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=True).stdout
+    made_from = "\n".join((version, *command, EMULATOR.read_text(encoding="utf-8"), source))
+    library = cache_path(f"emulated-{kernel.name}", made_from, ".so")
+    if not library.is_file():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            unfinished = Path(folder) / library.name
+            (Path(folder) / "kernel.cpp").write_text(source, encoding="utf-8")
+            subprocess.run([*command, "-o", str(unfinished), str(Path(folder) / "kernel.cpp")], check=True)
+            unfinished.replace(library)
+    return ctypes.CDLL(str(library)).run
 
 
-class Map(ctypes.Structure):
-    """What `emulator.h` is told of a matrix."""
+class TensorMap(ctypes.Structure):
+    """`TensorMap` of `emulator.h`."""
 
     _fields_ = (
         ("base", ctypes.c_void_p),
-        *((name, ctypes.c_long) for name in ("texts", "rows", "columns", "stride", "box")),
+        *((name, ctypes.c_long) for name in ("sequences", "rows", "columns", "stride", "tile_rows")),
     )
 
 
-def emulate(monkeypatch: pytest.MonkeyPatch, *options: str, most_threads: int = 1024) -> None:
-    """Have bf16 on the CPU take the kernels in CUDA, built with these options, with at most so many threads a block."""
+def emulate(monkeypatch: pytest.MonkeyPatch, *options: str, max_threads: int = 1024) -> None:
+    """Have the driver run kernels on the CPU, compiled with these options, with at most so many threads a block."""
 
     def start(kernel: Kernel, blocks: int, pointers: Any) -> None:
-        built(kernel, min(kernel.threads, most_threads), *options)(blocks, pointers)
+        compiled(kernel, min(kernel.threads, max_threads), *options)(blocks, pointers)
 
-    def can_run(like: Tensor, kernel: Kernel) -> bool:
-        return like.dtype == torch.bfloat16
+    def tensor_map(tiles: TmaTiles) -> Any:
+        columns, stride = tiles.matrix.shape[1], tiles.matrix.stride(0) * 2
+        return TensorMap(tiles.matrix.data_ptr(), *tiles.sequences(), columns, stride, tiles.rows)
 
-    def describe(boxes: Boxes) -> Any:
-        columns, stride = boxes.matrix.shape[1], boxes.matrix.stride(0) * 2
-        return Map(boxes.matrix.data_ptr(), *boxes.texts(), columns, stride, boxes.rows)
-
-    monkeypatch.setattr(native, "start", start)
-    monkeypatch.setattr(native, "describe", describe)
-    monkeypatch.setattr(native, "can_run", can_run)
+    monkeypatch.setattr(driver, "start", start)
+    monkeypatch.setattr(driver, "tensor_map", tensor_map)

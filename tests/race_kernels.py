@@ -1,6 +1,6 @@
-"""Run one of the kernels in CUDA C++ on the host under the race detector; `test_kernels_native` reads the log.
+"""Run CUDA kernels on the CPU under the race detector; `test_ops_cuda` reads the log.
 
-python race_kernels.py attention|narrow|feed|wide|norm|judge
+python race_kernels.py attention|linear_gelu|"width 64"|"width 256"|linear_cross_entropy
 """
 
 from __future__ import annotations
@@ -8,31 +8,45 @@ from __future__ import annotations
 import sys
 
 import pytest
-import test_kernels_native as tests
+import torch
 from emulated import emulate
-from test_kernels_judge import test_totals_and_gradients
+from ops_backends import Draw, implementation
+from ops_cases import Case, attention_of, mlp_of, stack_of
+from test_ops_parity import leaves_of, run
 
-from electra.kernels import judge, narrow, wide
+from electra.ops.cuda.linear_cross_entropy import block_log_sum_exp, logits_backward
+
+CASES = {
+    "attention": Case("attention", "", attention_of(3, 100, 1, 64, 0.1, 3), {"cuda": {"multiprocessors": 1}}),
+    "linear_gelu": Case("linear_gelu", "", mlp_of(400, 256, 128), {"cuda": {"blocks": {"blocks": 1}}}),
+    "width 64": Case("encoder_stack", "", stack_of(1, 61, 64, 1, 256, 0.1, 0.1), {"cuda": {"kernels": "width 64"}}),
+    "width 256": Case(  # its backward is that of attention and linear_gelu
+        "encoder_stack",
+        "",
+        stack_of(1, 70, 256, 4, 1024, 0.1, 0.1, layers=1),
+        {"cuda": {"kernels": "width 256"}},
+        gradients=False,
+    ),
+}
+DRAW = Draw(torch.bfloat16, "cpu")
+
+
+def cross_entropy() -> None:
+    x, table, bias = DRAW.numbers(200, 128, seed=1), DRAW.numbers(384, 128, seed=2), DRAW.numbers(384, seed=3)
+    few = {"warpgroups": 2, "workers": 2}
+    lse = block_log_sum_exp(x, table, bias, **few).logsumexp(1)
+    gold = torch.linspace(0, 383, 200).round().long()
+    logits_backward(x, table, bias, gold, lse, torch.ones(200), **few)
+
 
 with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(narrow, "FEWEST_TEXTS", 1)
-    patch.setattr(wide, "FEWEST_TOKENS", 1)
     # The detector may not know more than 500 threads at once: some kernels' blocks get half.
-    most = 256 if sys.argv[1] in ("narrow", "norm") else 384
-    for name in ("THERE", "BACK"):
-        patch.setattr(judge, name, 2)
-    fewer = ("-DBANDS=4", "-DWARPS=8", "-DTHERE=2", "-DBACK=2")
-    emulate(patch, "-fsanitize=thread", "-O1", *fewer, most_threads=most)
-    if sys.argv[1] == "attention":
-        tests.test_attention(100, 1, (90, 100, 40), 0.1, 3, None, patch)
-    elif sys.argv[1] == "narrow":
-        tests.test_narrow_layers(61, (50,), 0.1, 0.1, 2, 24, None, patch)
-    elif sys.argv[1] == "wide":
-        tests.test_wide_layers(70, (50,), 0.1, 0.1, 1, 12, None, patch)
-    elif sys.argv[1] == "judge":
-        test_totals_and_gradients(200, 3, 2, 1.0, patch)
-    elif sys.argv[1] == "norm":
-        tests.test_norm_on_its_way_back(3, 31, 0.3, 1, None, patch)
+    fewer = ("-DWARP_PAIRS=4", "-DFORWARD_WARPGROUPS=2", "-DBACKWARD_WARPGROUPS=2")
+    emulate(patch, "-fsanitize=thread", "-O1", *fewer, max_threads=256 if sys.argv[1] == "width 64" else 384)
+    if sys.argv[1] == "linear_cross_entropy":
+        cross_entropy()
     else:
-        tests.test_products_with_the_gelu(400, 128, 1, None, patch)
+        case = CASES[sys.argv[1]]
+        inputs = case.inputs(DRAW)
+        run(implementation(case.op, "cuda"), {**inputs, **case.options["cuda"]}, leaves_of(case, inputs))
 print("done")

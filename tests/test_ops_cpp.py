@@ -1,0 +1,293 @@
+"""C++ ops beyond their numbers: the reference's dropout bit for bit, any number of threads, no compiler."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ops_backends import KEYS, Draw, exact, implementation, reference_ops
+from ops_cases import CASES, Case
+from test_ops_parity import leaves_of, run
+from tiny import in_double
+from torch import Tensor
+
+from electra.model.layers import Layer, with_ops
+from electra.ops import VOCAB_BLOCK
+from electra.ops.cpp import library
+from electra.ops.cpp.add_dropout_norm import add_dropout_norm
+from electra.ops.cpp.batched_matmul import batched_matmul
+from electra.ops.cpp.dropout import dropout
+from electra.ops.cpp.linear_cross_entropy import linear_cross_entropy
+from electra.ops.cpp.linear_gelu import linear_gelu
+from electra.ops.dispatch import CPP_OPS, host_ops, select
+from electra.ops.reference.dropout import dropout as reference_dropout
+from electra.ops.reference.encoder_stack import padding_mask
+
+pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # where the processor has no bf16
+needs_compiler = pytest.mark.skipif(bool(library.missing()), reason=library.missing())
+DTYPES = (torch.float32, torch.bfloat16)
+SINGLE = Draw(torch.float32, "cpu")
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def afresh() -> Iterator[None]:
+    """What was found out about compilers is forgotten before and after."""
+    caches = (library.missing, library._library)
+    for one in caches:
+        one.cache_clear()
+    yield
+    for one in caches:
+        one.cache_clear()
+
+
+def forward_and_backward(
+    run: Callable[[Tensor, float, Tensor], Tensor], x: Tensor, rate: float, keys: Tensor, incoming: Tensor
+) -> tuple[Tensor, Tensor]:
+    source = x.detach().requires_grad_()
+    y = run(source, rate, keys)
+    return y.detach(), torch.autograd.grad(y, source, incoming)[0]
+
+
+@needs_compiler
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 9), min_size=0, max_size=2),
+    width=st.sampled_from([1, 2, 3, 16, 33, 128, 255, 256, 257, 600]),
+    sequences=st.integers(1, 5),
+    rate=st.sampled_from([0.1, 0.5, 0.003, 0.9, 0.999999]),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_dropout_has_the_bits_of_the_reference(
+    shape: list[int], width: int, sequences: int, rate: float, dtype: torch.dtype
+) -> None:
+    draw, keys = Draw(dtype, "cpu"), torch.tensor(KEYS[:sequences], dtype=torch.int32)
+    inputs = (
+        draw.numbers(sequences, *shape, width, seed=1),
+        rate,
+        keys,
+        draw.numbers(sequences, *shape, width, seed=2),
+    )
+    bits = torch.int32 if dtype == torch.float32 else torch.int16
+    found = (forward_and_backward(one, *inputs) for one in (dropout, reference_dropout))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one.view(bits), other.view(bits))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dropout_of_numbers_that_are_not_finite(dtype: torch.dtype) -> None:
+    odd = torch.tensor([torch.inf, -torch.inf, torch.nan, 3.0e38, 1e-40, -0.0], dtype=dtype).repeat(1, 64)
+    key = torch.tensor([5], dtype=torch.int32)
+    torch.testing.assert_close(dropout(odd, 0.5, key), reference_dropout(odd, 0.5, key), rtol=0, atol=0, equal_nan=True)
+
+
+OWN = ("fold_keys", "dropout", "attention", "add_dropout_norm", "linear_gelu")
+"""Ops whose sums over rows are ours; in the others torch takes some, by threads."""
+FIRST = {case.op: case for case in reversed(CASES) if case.op in OWN and not case.only}
+
+
+@needs_compiler
+@pytest.mark.parametrize("op", sorted(FIRST))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_threads_change_no_bit(op: str, dtype: torch.dtype) -> None:
+    case: Case = FIRST[op]
+    found = []
+    for count in (1, 2):
+        inputs = case.inputs(Draw(dtype, "cpu"))
+        with threads(count):
+            outputs, gradients, _ = run(implementation(op, "cpp"), inputs, leaves_of(case, inputs))
+        found.append([*outputs, *gradients])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_norm_without_gradients_is_the_same(dtype: torch.dtype) -> None:
+    draw = Draw(dtype, "cpu")
+    x, branch = draw.numbers(2, 5, 33, seed=1), draw.numbers(2, 5, 8, seed=2).requires_grad_()
+    weights = (draw.numbers(33, 8, seed=3), draw.numbers(33, seed=4), draw.full(33, seed=5), draw.full(33, seed=6))
+    want = add_dropout_norm(x, branch, *weights, rate=0.3, keys_B=draw.keys(2))
+    with torch.inference_mode():
+        got = add_dropout_norm(x, branch, *weights, rate=0.3, keys_B=draw.keys(2))
+    assert want.requires_grad and torch.equal(got, want)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 3e-7), (torch.bfloat16, 2e-4)])
+def test_the_gelu_and_its_derivative_are_as_exact_as_promised(dtype: torch.dtype, limit: float) -> None:
+    x = torch.linspace(-20, 20, 100_001).to(dtype)[:, None].requires_grad_()
+    y = linear_gelu(x, torch.ones(1, 1, dtype=dtype), torch.zeros(1, dtype=dtype))
+    (derivative,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    source = exact(x).requires_grad_()
+    (true,) = torch.autograd.grad(F.gelu(source), source, torch.ones_like(source))
+    rounding = 2.0**-8 if dtype == torch.bfloat16 else 2.0**-24
+    for got, want in ((y, F.gelu(source)), (derivative, true)):
+        allowed = limit * want.abs().clamp(min=1) + rounding * want.abs()
+        # Far below zero the polynomial's last bit is multiplied by x.
+        assert ((exact(got) - want).abs() <= allowed + 2e-5 * (dtype == torch.bfloat16) * source.abs()).all()
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Of the rows of a square, without dropout, by the C++ function."""
+    weights, saved = scores[None, None].clone(), torch.empty_like(scores)[None, None]
+    rows, columns = scores.shape
+    assert rows == columns
+    arguments = (weights, saved, None, 0, 0, None, None, 0, 1.0, 1.0, 1, 1, columns)
+    library.call("softmax_dropout", scores.dtype, *arguments)
+    return weights[0, 0]
+
+
+@needs_compiler
+def test_a_softmax_is_as_exact_as_single_precision_allows() -> None:
+    scores = torch.linspace(-100, 0, 500**2).view(500, 500).T.contiguous()
+    scores[:, 0] = 0.0  # so that nothing is lost before the exponential
+    want = scores.double().softmax(-1)
+    error = ((softmax(scores).double() - want) / want)[want > 1e-37]
+    assert error.abs().max() < 5e-7
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_softmax_of_infinite_scores_is_that_of_the_reference(dtype: torch.dtype) -> None:
+    lowest, infinite, none = torch.finfo(dtype).min, torch.inf, torch.nan
+    rows = [
+        [0.0, -infinite, 1.0, -infinite, 2.0, 0.5],
+        [-infinite] * 6,
+        [lowest] * 6,
+        [1.0, none, 2.0, 3.0, 0.0, 0.0],
+        [infinite, 0.0, 1.0, 2.0, 3.0, 4.0],
+        [lowest, 5.0, lowest, 5.0, lowest, -200.0],
+    ]
+    scores = torch.tensor(rows, dtype=dtype)
+    got, rtol = softmax(scores), 1e-6 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(got, scores.softmax(-1), equal_nan=True, rtol=rtol, atol=0)
+    assert got[0, 1] == got[0, 3] == 0 and got[5, 0] == 0
+
+
+@needs_compiler
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 1, 1), (7, 5, 17), (12, 64, 16), (33, 3, 40)])
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
+def test_batched_products_without_mkl(
+    rows: int, inner: int, columns: int, transposed: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
+    a, b = (
+        SINGLE.numbers(5, *sizes[::-1], seed=1).transpose(1, 2) if over else SINGLE.numbers(5, *sizes, seed=1)
+        for sizes, over in zip(((rows, inner), (inner, columns)), transposed, strict=True)
+    )
+    want, out = a.double() @ b.double(), torch.empty(5, rows, columns)
+    assert batched_matmul(a, b, out=out) is out
+    for count in (1, 2):
+        with threads(count):
+            torch.testing.assert_close(batched_matmul(a, b).double(), want, rtol=1e-5, atol=1e-5)
+            assert torch.equal(batched_matmul(a, b), out)
+
+
+def predict(logits_MV: Tensor, keys_M: Tensor) -> tuple[Tensor, Tensor]:
+    """-log p of the first entry, and samples, of given logits."""
+    rows, size = logits_MV.shape
+    gold, bias = torch.zeros(rows, dtype=torch.long), torch.zeros(size)
+    prediction = linear_cross_entropy(logits_MV, torch.eye(size), bias, gold, keys_M, logits=False)
+    assert prediction.logits_MV is None and prediction.sampled_M is not None
+    return prediction.nll_M, prediction.sampled_M
+
+
+@needs_compiler
+def test_samples_follow_the_softmax() -> None:
+    row = torch.full((1, 2 * VOCAB_BLOCK), -80.0)
+    row[0, [3, 130, 255]] = torch.tensor([0.5, 0.3, 0.2]).log()
+    _, sampled = predict(row.expand(4000, -1), torch.arange(4000, dtype=torch.int32))
+    shares = torch.bincount(sampled, minlength=2 * VOCAB_BLOCK) / 4000
+    assert shares[3] + shares[130] + shares[255] == 1
+    torch.testing.assert_close(shares[[3, 130, 255]], torch.tensor([0.5, 0.3, 0.2]), rtol=0, atol=0.03)
+
+
+@needs_compiler
+def test_a_logit_that_is_no_number_makes_the_loss_none() -> None:
+    logits = SINGLE.numbers(4, 2 * VOCAB_BLOCK, seed=1)
+    logits[1, 7], logits[2, 9] = torch.nan, torch.nan
+    nll, sampled = predict(logits, torch.arange(4, dtype=torch.int32))
+    assert nll.isnan().tolist() == [False, True, True, False]
+    assert (sampled >= 0).all() and (sampled < logits.shape[1]).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rates", [(0.1, 0.1), (0.0, 0.2), (0.2, 0.0)])
+@pytest.mark.parametrize("dropped", [True, False])
+def test_a_layer_is_as_exact_as_the_reference(dtype: torch.dtype, rates: tuple[float, float], dropped: bool) -> None:
+    torch.manual_seed(0)
+    layer = Layer(24, 2, 96, dropout=rates[0], attention_dropout=rates[1], ops=host_ops())
+    for name, parameter in layer.named_parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+        parameter.data = parameter.data.to(torch.float32 if "norm" in name else dtype)
+    draw, keys = Draw(dtype, "cpu"), SINGLE.keys(3) if dropped else None
+
+    def gradients(layer: Layer) -> list[Tensor]:
+        like = layer.up.weight.dtype
+        x = draw.numbers(3, 11, 24, seed=1).to(like).requires_grad_()
+        y = layer(x, padding_mask(torch.tensor([11, 4, 1]), 11, dtype).to(like), keys, 4)
+        incoming = draw.numbers(3, 11, 24, seed=2).to(like)
+        return [y.detach(), *torch.autograd.grad(y, [x, *layer.parameters()], incoming)]
+
+    def error(got: Tensor, want: Tensor) -> float:
+        return float((exact(got) - want).abs().max() / want.abs().max().clamp(min=1e-3))
+
+    true, plain = gradients(in_double(layer)), gradients(with_ops(layer, reference_ops(), dtype))
+    compiled = gradients(copy.deepcopy(layer))
+    assert not all(torch.equal(one, other) for one, other in zip(compiled, plain, strict=True)), "no C++ op ran"
+    unit = 2**-22 if dtype == torch.float32 else 2**-8
+    for mine, other, want in zip(compiled, plain, true, strict=True):
+        assert error(mine, want) < 2 * error(other, want) + unit
+
+
+# --- machines ---
+
+
+@pytest.mark.usefixtures("afresh")
+def test_without_a_compiler_the_reference_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    chosen = dict(select("auto", device=torch.device("cpu"), dtype=torch.float32))
+    assert {chosen[name].backend for name in CPP_OPS} == {"reference"}
+    assert all("no C++ compiler" in chosen[name].reason for name in CPP_OPS)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("afresh")
+def test_the_library_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert not library.missing()
+    (made,) = (tmp_path / "electra").iterdir()
+    before = made.stat().st_mtime_ns
+    for one in (library.missing, library._library):
+        one.cache_clear()
+    assert not library.missing() and made.stat().st_mtime_ns == before
+    monkeypatch.setattr(library, "_processor", lambda: "another")
+    for one in (library.missing, library._library):
+        one.cache_clear()
+    assert not library.missing() and len(list((tmp_path / "electra").iterdir())) == 2
+
+
+@needs_compiler
+@pytest.mark.usefixtures("afresh")
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "electra").write_text("a file", encoding="utf-8")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "could not be built" in library.missing()
+    assert dict(select("auto", device=torch.device("cpu"), dtype=torch.float32))["dropout"].backend == "reference"

@@ -1,0 +1,151 @@
+"""The fused encoder stack beyond its numbers: what it reads, keeps and leaves alone."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from ops_backends import GPU, GPU_MARK, HERE, STACKS, close, exact, reference_ops
+from torch import Tensor, nn
+
+from electra.batches.sequences import document_spans
+from electra.model.layers import Layer
+from electra.ops.dispatch import StackShape, cuda_missing, stack_plan
+from electra.ops.triton.encoder_stack import encoder_stack
+from electra.ops.triton.stack_buffers import Activations
+from electra.train.state import Master
+
+pytestmark = GPU_MARK
+KEYS, LENGTHS = HERE.keys(2), HERE.tensor([20, 7], torch.int32)
+
+
+def network(*, width: int = 32, heads: int = 2, ffn: int = 80) -> nn.ModuleList:
+    """Two layers with every weight random, norms in fp32 as in training."""
+    rates = {"dropout": 0.1, "attention_dropout": 0.3}
+    made = nn.ModuleList(Layer(width, heads, ffn, **rates, ops=reference_ops(HERE.device)) for _ in range(2))
+    for seed, (name, weight) in enumerate(made.named_parameters()):
+        weight.data = HERE.numbers(*weight.shape, seed=seed, scale=0.2)
+        if "norm" in name:
+            weight.data = weight.data.float() + ("weight" in name)
+    return made.to(HERE.device)
+
+
+def run(layers: Any, x: Tensor, **others: Any) -> Tensor:
+    defaults = {"lengths_B": None, "spans": None, "keys_B": None, "recompute": False, "kernels": STACKS["short"]}
+    return encoder_stack(x, layers, hidden_LL=None, **{**defaults, **others})
+
+
+def column(values: Tensor) -> Tensor:
+    """The same numbers between others, as in the rows of a batch."""
+    return torch.stack((values, values + 1), 1)[:, 0]
+
+
+@pytest.mark.parametrize("name", ["lengths_B", "keys_B"])
+def test_a_column_is_read_like_a_copy_of_it(name: str) -> None:
+    layers, x = network(), HERE.numbers(2, 20, 32, seed=1)
+    inputs = {"lengths_B": LENGTHS, "keys_B": KEYS}
+    assert not column(inputs[name]).is_contiguous()
+    assert torch.equal(run(layers, x, **{**inputs, name: column(inputs[name])}), run(layers, x, **inputs))
+
+
+def test_a_part_of_a_larger_tensor_is_read_like_a_copy_of_it() -> None:
+    layers, wide = network(), HERE.numbers(2, 20, 50, seed=1)
+    assert torch.equal(run(layers, wide[..., 9:41]), run(layers, wide[..., 9:41].contiguous()))
+    crossed = HERE.numbers(20, 2, 32, seed=2).transpose(0, 1)
+    assert torch.equal(run(layers, crossed), run(layers, crossed.contiguous()))
+
+
+def test_one_document_a_row_is_no_documents() -> None:
+    layers, x = network(), HERE.numbers(2, 20, 32, seed=1)
+    spans = document_spans(torch.full((2, 20), 9, device=HERE.device), 3)
+    got, want = run(layers, x, spans=spans, kernels=STACKS["long"]), run(layers, x, kernels=STACKS["long"])
+    close(got, want, 0.0 if HERE.device == "cpu" else 1e-2)  # a GPU's compiler may contract products and sums
+    cut = torch.full((2, 20), 9, device=HERE.device)
+    cut[:, 7] = 3
+    assert not torch.equal(run(layers, x, spans=document_spans(cut, 3), kernels=STACKS["long"]), want)
+
+
+def test_the_backward_changes_nothing_of_others_and_runs_once() -> None:
+    layers, x, incoming = network(), HERE.numbers(2, 20, 32, seed=1).requires_grad_(), HERE.numbers(2, 20, 32, seed=2)
+    out = run(layers, x, lengths_B=LENGTHS, keys_B=KEYS)
+    held = [out, x, incoming, KEYS, *layers.parameters()]
+    before = [tensor.detach().clone() for tensor in held]
+    out.backward(incoming, retain_graph=True)
+    assert all(torch.equal(one, other) for one, other in zip(held, before, strict=True))
+    with pytest.raises(RuntimeError, match="backward once"):
+        out.backward(incoming)
+
+
+def test_gradients_of_a_stack_move_as_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrices, biases and norms each lie in memory as they do where they are trained."""
+    layers = network()
+    master = Master(layers, compute=HERE.dtype, device=torch.device(HERE.device))
+    run(layers, HERE.numbers(2, 20, 32, seed=1), lengths_B=LENGTHS, keys_B=KEYS).sum().backward()
+    each = {name: exact(weight.grad) for name, weight in layers.named_parameters() if weight.grad is not None}
+    pieces: list[int] = []
+    copy = torch._foreach_copy_
+    monkeypatch.setattr(torch, "_foreach_copy_", lambda into, given: (pieces.append(len(given)), copy(into, given)))
+    master.collect(first=True)
+    assert sum(pieces) == 3
+    for name, gradient in master._named(master.gradient).items():
+        assert torch.equal(exact(gradient), each[name]), name
+
+
+def test_frozen_layers_get_no_gradient() -> None:
+    layers, x, incoming = network(), HERE.numbers(2, 20, 32, seed=1), HERE.numbers(2, 20, 32, seed=2)
+    run(layers, x, keys_B=KEYS).backward(incoming)
+    want = {name: weight.grad for name, weight in layers.named_parameters()}
+    layers.zero_grad(set_to_none=True)
+    layers[0].requires_grad_(False)
+    run(layers, x, keys_B=KEYS).backward(incoming)
+    for name, weight in layers.named_parameters():
+        if name.startswith("0."):
+            assert weight.grad is None
+        else:
+            assert weight.grad is not None and torch.equal(weight.grad, want[name])
+
+
+@pytest.mark.parametrize("learning", [True, False])
+def test_without_gradients_nothing_is_saved(learning: bool) -> None:
+    """The second layer overwrites the first one's activations, unless the backward needs them."""
+    layers, x = network(), HERE.numbers(2, 20, 32, seed=1)
+    numbers: list[int] = []
+    made: list[weakref.ref[Tensor]] = []
+
+    def watched(x_TD: Tensor, some: Any, first: int, inputs: Any, saved: Activations, out_KTD: Tensor) -> None:
+        numbers.append(len(saved.preact_KTF))
+        made.append(weakref.ref(saved.preact_KTF))
+        STACKS["short"].forward(x_TD, some, first, inputs, saved, out_KTD)
+
+    with torch.set_grad_enabled(learning):
+        out = run(layers, x, kernels=replace(STACKS["short"], forward=watched))
+    assert numbers == ([2] if learning else [1, 1]) and out.requires_grad == learning
+    del out
+    assert not any(one() is not None for one in made)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="needs a CUDA device")
+def test_which_kernels_run_a_stack_on_hopper() -> None:
+    device = torch.device("cuda", 0)
+    if lacks := cuda_missing(device):
+        pytest.skip(lacks)
+    small, tiny = StackShape(128, 128, 256, 4, 1024, False), StackShape(64, 128, 64, 1, 256, False)
+    parts = {"attention": "cuda", "linear_gelu": "cuda"}
+    assert stack_plan(small, device) == {"layers": "cuda (width 256, forward)", **parts}
+    assert stack_plan(tiny, device)["layers"] == "cuda (width 64)"
+    for shape in (
+        replace(small, sequences=90),
+        replace(small, length=90),
+        replace(small, sequences=160),  # most multiprocessors would take a second sequence for nothing
+        replace(small, length=129),
+        replace(small, documents=True),
+        replace(tiny, sequences=63),
+        replace(tiny, ffn=192),
+    ):
+        assert stack_plan(shape, device)["layers"] == "by op", shape
+    assert stack_plan(replace(small, sequences=512), device)["layers"] == "cuda (width 256, forward)"
+    assert stack_plan(replace(small, documents=True), device)["attention"] == "triton (long)"
