@@ -12,6 +12,7 @@ from electra.config.load import preset, to_toml
 from electra.config.schema import Config, DataConfig, GeneratorConfig, ModelConfig, ObjectiveConfig
 from electra.fsio import write_atomic
 from electra.model.electra import build_model
+from electra.ops.dispatch import host_ops
 from electra.tokenizer.codec import SPECIALS, Tokenizer
 
 WORDS = [
@@ -42,7 +43,7 @@ MLM = replace(RTD, objective=ObjectiveConfig(name="mlm"))
 
 def make_run(run: Path, config: Config = RTD, *, step: int = 70, seed: int = 3) -> dict[str, torch.Tensor]:
     """Write a run folder with one checkpoint; its tensors."""
-    model = build_model(replace(config, seed=seed))
+    model = build_model(replace(config, seed=seed), ops=host_ops())
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

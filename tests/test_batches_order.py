@@ -18,11 +18,11 @@ from tiny import SPECIALS, Documents, numbered
 
 from electra.batches.layout import PaperLayout
 from electra.batches.loader import Batch, Loader, Stream
-from electra.batches.masking import choose
 from electra.batches.order import Cursor, permutation, sample_keys
 from electra.batches.sequences import unpack
 from electra.config.schema import DataConfig, MaskingConfig
 from electra.errors import ConfigError, DataError
+from electra.ops.reference.choose_masked import choose_masked
 from electra.train.parallel import World
 
 LENGTH = 16
@@ -48,8 +48,8 @@ def first_batches(
 
 def masks(rows: torch.Tensor) -> torch.Tensor:
     batch = unpack(rows)
-    slots = choose(batch.ids_BL, batch.lengths_B, batch.keys_B, masking=MaskingConfig(), special=(2, 3, 4))
-    return torch.where(slots.used_BS, slots.positions_BS, -1)
+    slots = choose_masked(batch.ids_BL, batch.lengths_B, batch.keys_B, masking=MaskingConfig(), special=(2, 3, 4))
+    return torch.where(slots.used_BM, slots.positions_BM, -1)
 
 
 @settings(max_examples=25)

@@ -119,9 +119,9 @@ def test_promise_09_a_damaged_checkpoint_is_named_skipped_and_kept(
     damage(bad / file)
     digests = corpora.digests(bad)
     assert found(tmp_path) == "step-00000005"
-    said = capfd.readouterr().err
-    assert len(said.splitlines()) == 1 and said.startswith("warning: skipping a damaged checkpoint: ")
-    assert "step-00000010" in said and (file in said or file == "manifest.json")
+    printed = capfd.readouterr().err
+    assert len(printed.splitlines()) == 1 and printed.startswith("warning: skipping a damaged checkpoint: ")
+    assert "step-00000010" in printed and (file in printed or file == "manifest.json")
     assert corpora.digests(bad) == digests
     with pytest.raises(CheckpointError) as error:
         store.verify(bad)

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from model_folders import RTD, SIZE, make_run
 
 from electra.cli import main
-from electra.finetune.folder import load_tuned
+from electra.finetune.model_folder import load_finetuned
 
 FAST = ("epochs=1", "precision=fp32", "device=cpu", "batch_size=8")
 SMALLER = replace(RTD, model=replace(SIZE, layers=1, width=32, heads=1, ffn=64))
@@ -67,7 +67,7 @@ def test_own_data_from_folder_to_table(model: Path, tables: Path, tmp_path: Path
     assert "classify, seed 1: accuracy" in result.stderr and "fine-tuning classify: done: 4 step" in result.stderr
     entry = results(out)["classify"]
     assert [run["seed"] for run in entry["seeds"]] == [0, 1] and entry["model"] == "run"  # type: ignore[union-attr]
-    assert load_tuned(out).about.length == 24, "as long as pre-training was"
+    assert load_finetuned(out).about.length == 24, "as long as pre-training was"
     shown = done("evaluate", out)
     assert shown.stdout.splitlines()[:3] == lines[:3]
     assert json.loads(done("evaluate", out, "--json").stdout)["tasks"][0]["task"] == "classify"
@@ -94,7 +94,7 @@ def test_a_fine_tuned_model_can_be_fine_tuned_on(model: Path, tables: Path, tmp_
         task_files.table(folder / "dev.csv", 8, kind=kind, seed=1)
         done("finetune", kind, "--model", source, "--data", folder, "--out", tmp_path / out, *FAST)
     assert results(tmp_path / "two")["regress"]["model"] == "seed-0"
-    assert load_tuned(tmp_path / "two").about.kind == "regress"
+    assert load_finetuned(tmp_path / "two").about.kind == "regress"
 
 
 def test_words_and_questions(model: Path, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_words_and_questions(model: Path, tmp_path: Path) -> None:
         task_files.conll(tmp_path / "words" / f"{split}.conll", rows)
         task_files.squad(tmp_path / "asked" / f"{split}.json", 8, seed=split)
     done("finetune", "tag", "--model", model, "--data", tmp_path / "words", "--out", tmp_path / "tags", *FAST)
-    assert load_tuned(tmp_path / "tags").about.labels == ("O", "B-WHO", "I-WHO", "E-WHO", "S-WHO")
+    assert load_finetuned(tmp_path / "tags").about.labels == ("O", "B-WHO", "I-WHO", "E-WHO", "S-WHO")
     asked = ("--data", tmp_path / "asked", "--out", tmp_path / "answers")
     done("finetune", "questions", "--model", model, *asked, *FAST, "beam=3")
     assert results(tmp_path / "answers")["questions"]["metrics"] == ["exact", "f1"]
@@ -150,7 +150,7 @@ def test_finetune_of_a_glue_task(model: Path, data: Path, tmp_path: Path) -> Non
     done("finetune", "stsb", "--model", model, "--data", data, "--out", out, *FAST, "max_train_rows=10")
     entry = results(out)["stsb"]
     assert entry["metrics"] == ["spearman", "pearson"] and "trained on 10 of 48 sequences" in str(entry["labels"])
-    assert load_tuned(out).about.scale == 5.0
+    assert load_finetuned(out).about.scale == 5.0
     other = electra("finetune", "rte", "--model", model, "--data", data, "--out", out, *FAST)
     assert other.exit_code == 2 and "holds models of STS-B (choose a new folder)" in other.stderr
 

@@ -16,8 +16,8 @@ from model_folders import make_run
 from tuned_folders import loaded, save
 
 from electra.cli import main
-from electra.finetune.folder import load_tuned
-from electra.finetune.predict import predict_questions, predict_texts, predict_words
+from electra.finetune.model_folder import load_finetuned
+from electra.inference.predict import predict
 
 LINES = ["the dog sat on the mat", "we saw a chef", "", "The bank, the money!"]
 SQUAD = {
@@ -67,7 +67,7 @@ def test_lines_of_text(tmp_path: Path) -> None:
     model = loaded(tmp_path / "m", "classify")
     (tmp_path / "in.txt").write_text("\n".join(LINES) + "\n")
     (tmp_path / "in.txt.gz").write_bytes(gzip.compress(("\n".join(LINES) + "\n").encode()))
-    wanted = predict_texts(model, LINES)
+    wanted = predict(model, LINES)
     alike(rows(run("--model", tmp_path / "m", "--input", tmp_path / "in.txt")), wanted)
     alike(rows(run("--model", tmp_path / "m", "--input", tmp_path / "in.txt.gz", "--batch-size", 1)), wanted)
     alike(rows(run("--model", tmp_path / "m", "--input", "-", given="\n".join(LINES))), wanted)
@@ -80,14 +80,14 @@ def test_more_lines_than_are_answered_at_once(tmp_path: Path) -> None:
     many = [LINES[number % 4] for number in range(1300)]
     said = rows(run("--model", tmp_path / "m", "--input", "-", given="\n".join(many) + "\n"))
     assert [one["id"] for one in said] == [str(number) for number in range(1300)]
-    wanted = predict_texts(model, LINES)
+    wanted = predict(model, LINES)
     assert [one["value"] for one in said] == pytest.approx([wanted[n % 4]["value"] for n in range(1300)], abs=1e-3)
 
 
 def test_columns(tmp_path: Path) -> None:
     model = loaded(tmp_path / "m", "multilabel", pairs=True)
     pairs = [("the dog", 'a "fine" cat'), ("we, saw", "money")]
-    wanted = predict_texts(model, pairs)
+    wanted = predict(model, pairs)
     (tmp_path / "in.jsonl").write_text(
         "".join(json.dumps({"a": a, "b": b, "n": n}) + "\n" for n, (a, b) in enumerate(pairs))
     )
@@ -101,7 +101,7 @@ def test_columns(tmp_path: Path) -> None:
 
 def test_words_to_tag(tmp_path: Path) -> None:
     model = loaded(tmp_path / "m", "tag")
-    wanted = predict_words(model, ["the dog sat", "a zoo"])
+    wanted = predict(model, ["the dog sat", "a zoo"])
     (tmp_path / "in.conll").write_text("the DT O\ndog NN B-X\nsat VB O\n\na DT O\nzoo NN O\n")
     (tmp_path / "in.txt").write_text("the dog  sat\na zoo\n")
     (tmp_path / "in.csv").write_text("text\nthe dog sat\na zoo\n")
@@ -114,7 +114,7 @@ def test_questions(tmp_path: Path) -> None:
     model = loaded(tmp_path / "m", "span", pairs=True)
     (tmp_path / "in.json").write_text(json.dumps(SQUAD))
     context = "The chef cooked a meal."
-    wanted = predict_questions(model, [("the chef?", context), ("a dog?", context)])
+    wanted = predict(model, [("the chef?", context), ("a dog?", context)])
     named = [one | {"id": name} for one, name in zip(wanted, ("q1", "q2"), strict=True)]
     said = rows(run("--model", tmp_path / "m", "--input", tmp_path / "in.json"))
     alike(said, named)
@@ -162,7 +162,7 @@ def test_a_run_answers_with_its_median(tmp_path: Path) -> None:
     for seed, score in ((0, 10.0), (1, 30.0), (2, 20.0)):
         save(tmp_path / "run" / f"seed-{seed}", "classify", seed=seed, scores={"f1": score}, metrics=("f1",))
     result = run("--model", tmp_path / "run", "--input", "-", given="a dog\n")
-    alike(rows(result), predict_texts(load_tuned(tmp_path / "run" / "seed-2"), ["a dog"]))
+    alike(rows(result), predict(load_finetuned(tmp_path / "run" / "seed-2"), ["a dog"]))
     assert "seed-2" in result.stderr
 
 

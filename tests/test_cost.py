@@ -1,4 +1,4 @@
-"""The compute ledger against the paper's script, the paper's parameter counts and torch's own counter."""
+"""Parameters and FLOPs against the paper's script, the paper's parameter counts and torch's own counter."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from electra.config.schema import (
 )
 from electra.config.validate import validate
 from electra.errors import ConfigError
-from electra.kernels.host import library
 from electra.model import cost
 from electra.model.electra import Bert, Electra, build_model
 from electra.objective.base import Objective
-from electra.objective.table import build_stages
+from electra.objective.registry import Resources, build_stages
+from electra.ops.dispatch import host_ops
 
+OPS = host_ops("plain")  # the counter sees torch's products, not those of C++ loops
 SMALL = Config()
 BASE = replace(
     SMALL,
@@ -88,24 +89,24 @@ def test_paper_inference_flops() -> None:
 
 
 def test_real_flops_of_small() -> None:
-    ledger = cost.train_flops(SMALL)
-    assert ledger.tokens == 16_384_000_000
+    small = cost.train_flops(SMALL)
+    assert small.tokens == 16_384_000_000
     assert cost.forward_flops_per_token(SMALL) / 1e6 == pytest.approx(20.6 + 2.75, abs=0.05)
     assert cost.real_flops_per_token(SMALL) / 1e6 == pytest.approx(70.2, abs=0.05)
-    assert f"{ledger.real:.2e}" == "1.15e+18"
+    assert f"{small.real:.2e}" == "1.15e+18"
 
 
 @pytest.mark.parametrize(
-    ("config", "kept", "rest", "total"),
+    ("config", "encoder", "rest", "total"),
     [
         (SMALL, 13_483_008, (66_049, 608_064, 39_098), 14_196_219),
         (BASE, 108_891_648, (591_361, 9_673_984, 229_434), 119_386_427),
         (LARGE, 334_092_288, (1_050_625, 19_216_640, 295_738), 354_655_291),
     ],
 )
-def test_parameters_are_the_papers(config: Config, kept: int, rest: tuple[int, ...], total: int) -> None:
+def test_parameters_are_the_papers(config: Config, encoder: int, rest: tuple[int, ...], total: int) -> None:
     counted = cost.parameters(config)
-    assert counted.kept == kept
+    assert counted.encoder == encoder
     assert tuple(counted.parts[p] for p in ("discriminator_head", "generator", "generator_head")) == rest
     assert counted.total == total
 
@@ -117,7 +118,7 @@ def test_small_plus_generator() -> None:
 @pytest.mark.parametrize("config", [SMALL, BASE, LARGE, TINY, bert(BASE, steps=1, batch_size=1)])
 def test_parameters_are_the_networks(config: Config) -> None:
     with torch.device("meta"):
-        network = Bert(config) if config.objective.name == "mlm" else Electra(config)
+        network = Bert(config, ops=OPS) if config.objective.name == "mlm" else Electra(config, ops=OPS)
     counted: dict[str, int] = {}
     for name, parameter in network.named_parameters():
         part = name.split(".")[0]
@@ -170,7 +171,7 @@ VARIANTS |= {
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 def test_parameters_of_every_variant_are_the_networks(config: Config) -> None:
     with torch.device("meta"):
-        network = Bert(config) if config.objective.name == "mlm" else Electra(config)
+        network = Bert(config, ops=OPS) if config.objective.name == "mlm" else Electra(config, ops=OPS)
     counted: dict[str, int] = {}
     for name, parameter in network.named_parameters():
         part = name.split(".")[0]
@@ -178,46 +179,42 @@ def test_parameters_of_every_variant_are_the_networks(config: Config) -> None:
     assert cost.parameters(config).parts == counted
 
 
-@pytest.fixture(autouse=True)
-def plain_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counter sees torch's products, not those of loops."""
-    monkeypatch.setattr(library, "_wanted", False)
-
-
-def spent(config: Config, objective: Objective, *, learn: bool) -> float:
+def torch_flops(config: Config, objective: Objective, *, learn: bool) -> float:
     """FLOPs that torch counts in a forward pass over full sequences, or in a training step."""
     torch.manual_seed(0)
     batch, length = config.train.batch_size, config.data.length
     rows = ragged_rows(batch, length=length, vocab=config.model.vocab_size, full=True)
-    network, sequences = build_model(config), unpack(rows)
-    slots = objective.plan(sequences)
+    network, sequences = build_model(config, ops=OPS), unpack(rows)
+    masked = objective.choose_masked(sequences)
     plain = sdpa_kernel(SDPBackend.MATH)  # of fused attention without dropout, the counter sees nothing on a CPU
     with plain, FlopCounterMode(display=False) as counter, torch.set_grad_enabled(learn):
-        loss = objective.loss(network, sequences, slots, objective.counts(sequences, slots)).loss
+        loss = objective.loss(network, sequences, masked, objective.counts(sequences, masked)).loss
         if learn:
             loss.backward()
     return counter.get_total_flops() / (batch * length)
 
 
 def stages(config: Config) -> tuple[Objective, ...]:
-    return build_stages(config, SPECIALS, counts=lambda: torch.ones(config.model.vocab_size))
+    return build_stages(config, Resources(SPECIALS, OPS, lambda: torch.ones(config.model.vocab_size)))
 
 
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 def test_real_flops_are_torchs(config: Config) -> None:
     """A forward pass and a training step of the tiny network through its objective, as torch counts them."""
     *first, last = stages(config)
-    assert spent(config, last, learn=False) == pytest.approx(cost.forward_flops_per_token(config), rel=1e-9)
+    assert torch_flops(config, last, learn=False) == pytest.approx(cost.forward_flops_per_token(config), rel=1e-9)
     shares = [3 / 7, 4 / 7] if first else [1.0]  # of 7 steps, the generator's half is 3
-    total = sum(share * spent(config, stage, learn=True) for share, stage in zip(shares, (*first, last), strict=True))
+    total = sum(
+        share * torch_flops(config, stage, learn=True) for share, stage in zip(shares, (*first, last), strict=True)
+    )
     assert total == pytest.approx(cost.real_flops_per_token(config), rel=1e-9)
     assert cost.train_flops(config).real == pytest.approx(total * 7 * 3 * 40, rel=1e-9)
 
 
-def test_two_stages_are_billed_one_after_the_other() -> None:
+def test_two_stages_cost_one_after_the_other() -> None:
     config = variant(algorithm="two-stage")
     config = replace(config, train=replace(config.train, steps=10, generator_steps=4))
-    generator, both = (spent(config, stage, learn=True) * 3 * 40 for stage in stages(config))
+    generator, both = (torch_flops(config, stage, learn=True) * 3 * 40 for stage in stages(config))
     for steps, expected in ((3, 3 * generator), (4, 4 * generator), (10, 4 * generator + 6 * both)):
         assert cost.train_flops(config, steps=steps).real == pytest.approx(expected, rel=1e-9)
     # The frozen generator of the second stage goes forward only, by the paper's rules too.
@@ -229,24 +226,26 @@ def test_two_stages_are_billed_one_after_the_other() -> None:
 def test_paper_flops_of_the_variants() -> None:
     """By the script's rules for what it knows: lookups, layers, heads."""
     vocab, embedding, width, length = 256, 32, 64, 40
-    word = 2 * embedding * vocab + 7 * vocab + 14 * embedding
+    softmax = 2 * embedding * vocab + 7 * vocab + 14 * embedding
 
-    def bill(*args: str, **more: float) -> float:
+    def paper(*args: str, **more: float) -> float:
         return cost.paper_flops_per_token(variant(*args, **more)) / 2  # type: ignore[arg-type]
 
     detection = 2 * width * width + 11 * width
-    assert bill("rtd-15") == bill() and bill(kind="uniform") == bill("rtd", "unigram")
+    assert paper("rtd-15") == paper() and paper(kind="uniform") == paper("rtd", "unigram")
     # No generator at all, and the discriminator's head for another.
-    alone = bill(kind="uniform")
-    words = word + 2 * width * embedding
-    assert bill("replace-mlm", "uniform") - alone == pytest.approx(0.15625 * words - detection)
-    assert bill("all-tokens-mlm", "uniform") - alone == pytest.approx(words + 2 * width - detection)
-    assert bill("mlm") == pytest.approx(bill("replace-mlm", "uniform")), "the same network, with nothing beside it"
-    # Two towers read one lookup; the words are foretold from both.
+    alone = paper(kind="uniform")
+    vocabulary = softmax + 2 * width * embedding
+    assert paper("replace-mlm", "uniform") - alone == pytest.approx(0.15625 * vocabulary - detection)
+    assert paper("all-tokens-mlm", "uniform") - alone == pytest.approx(vocabulary + 2 * width - detection)
+    assert paper("mlm") == pytest.approx(paper("replace-mlm", "uniform")), "the same network, alone"
+    # Two towers read one lookup; the MLM head reads both.
     lookup = 2 * embedding * vocab + 2 * embedding * (length + 2) + 11 * embedding
-    tower = bill() - alone - lookup - 0.15625 * (word + 2 * 32 * embedding)
-    assert bill(kind="two-tower") - alone == pytest.approx(lookup + 2 * tower + 0.15625 * (word + 2 * 64 * embedding))
-    assert bill(contrastive_weight=1.0) - bill() == pytest.approx(2 * width / length)
+    tower = paper() - alone - lookup - 0.15625 * (softmax + 2 * 32 * embedding)
+    assert paper(kind="two-tower") - alone == pytest.approx(
+        lookup + 2 * tower + 0.15625 * (softmax + 2 * 64 * embedding)
+    )
+    assert paper(contrastive_weight=1.0) - paper() == pytest.approx(2 * width / length)
 
 
 def test_flops_command_lists_every_preset() -> None:

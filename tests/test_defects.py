@@ -11,18 +11,17 @@ from typing import cast
 import pytest
 import torch
 from sklearn.metrics import f1_score
-from tiny import SPECIALS, Trainer, ragged_rows, tiny_config
+from tiny import OPS, Trainer, make_electra, make_objective, ragged_rows, tiny_config
 
 from electra.batches.sequences import unpack
 from electra.config.load import preset, preset_names
 from electra.config.schema import Config, GeneratorConfig, MaskingConfig, OptimConfig
 from electra.metrics.classification import f1
 from electra.metrics.tagging import chunk_scores
-from electra.model.electra import Electra, build_model
+from electra.model.electra import Electra
 from electra.model.encoder import discriminator_shape, generator_shape
 from electra.model.heads import DetectionHead
 from electra.objective.rtd import ReplacedTokenDetection
-from electra.objective.table import build_objective
 from electra.train.schedule import learning_rate
 
 ROOT = Path(__file__).parents[1]
@@ -55,9 +54,9 @@ def test_defect_the_rate_falls_in_a_straight_line(name: str) -> None:
         assert rate == pytest.approx(optim.lr * (end - place) / end, rel=1e-9)
 
 
-def test_defect_a_tokens_verdict_is_its_own() -> None:
-    """Elsewhere the state of [CLS] was added to every token's and normalised before the verdict."""
-    head = DetectionHead(8)
+def test_defect_a_tokens_logit_is_its_own() -> None:
+    """Elsewhere the state of [CLS] was added to every token's and normalised before the logit."""
+    head = DetectionHead(8, ops=OPS)
     states = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
     other = states.clone()
     other[:, 0] += 10.0
@@ -71,7 +70,7 @@ def test_defect_a_tokens_verdict_is_its_own() -> None:
     }  # fmt: skip
 
 
-def test_defect_a_generator_is_narrow_not_shallow() -> None:
+def test_defect_a_generator_has_less_width_not_fewer_layers() -> None:
     """Elsewhere it had half the layers at full width."""
     assert (GeneratorConfig().width, GeneratorConfig().depth) == (0.25, 1.0)
     for name in preset_names():
@@ -122,12 +121,12 @@ def test_defect_the_output_matrix_stays_tied_in_every_mode(tying: str) -> None:
     model, objective = cast(Electra, trainer.model), cast(ReplacedTokenDetection, trainer.objective)
     trainer.step(ragged_rows(8), 1e-2)
     batch = unpack(ragged_rows(4))
-    slots = objective.plan(batch)
+    masked = objective.choose_masked(batch)
     absent = next(token for token in range(5, 150) if not (batch.ids_BL == token).any())
     with torch.no_grad():
-        before = objective.proposer.propose(model, batch, slots, dropout=False)
+        before = objective.generator.sample(model, batch, masked, dropout=False)
         model.generator_embeddings.token.weight[absent] += 3.0
-        after = objective.proposer.propose(model, batch, slots, dropout=False)
+        after = objective.generator.sample(model, batch, masked, dropout=False)
     # No input holds this token: what changed is its column of the output matrix, and so every sum.
     assert not torch.equal(before.logp_MV[:, absent], after.logp_MV[:, absent])
     tables = {id(p) for p in model.parameters() if p.ndim == 2 and p.shape[0] == 150}
@@ -138,20 +137,17 @@ def test_defect_no_position_is_drawn_twice_and_no_ids_are_averaged() -> None:
     """In the released code 7 % of the positions are, and get the mean of two unrelated ids."""
     assert MaskingConfig().policy == "without_replacement"
     config = tiny_config(masking=MaskingConfig(rate=0.5))
-    model, objective = (
-        cast(Electra, build_model(config)),
-        cast(ReplacedTokenDetection, build_objective(config, SPECIALS)),
-    )
+    model, objective = make_electra(config), cast(ReplacedTokenDetection, make_objective(config))
     batch = unpack(ragged_rows(40))
-    slots = objective.plan(batch)
-    proposal = objective.proposer.propose(model, batch, slots, dropout=False)
-    samples = proposal.sampled_M.view(slots.used_BS.shape)
-    seen = objective.evaluate(model, batch).replaced_BL
-    assert seen is not None
+    masked = objective.choose_masked(batch)
+    samples = objective.generator.sample(model, batch, masked, dropout=False)
+    sampled_BM = samples.sampled_M.view(masked.used_BM.shape)
+    corrupted_ids = objective.evaluate(model, batch).corrupted_ids_BL
+    assert corrupted_ids is not None
     for row in range(40):
-        places = slots.positions_BS[row][slots.used_BS[row]].tolist()
+        places = masked.positions_BM[row][masked.used_BM[row]].tolist()
         assert len(set(places)) == len(places)
-        assert seen[row, places].tolist() == samples[row][slots.used_BS[row]].tolist()
+        assert corrupted_ids[row, places].tolist() == sampled_BM[row][masked.used_BM[row]].tolist()
 
 
 def test_defect_decay_and_epsilon_of_every_preset() -> None:

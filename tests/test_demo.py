@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from electra.cli import main
 from electra.config.load import load
-from electra.demo import FINETUNE, PRETRAIN, _steps_an_epoch, demo
+from electra.demo.demo import FINETUNE, PRETRAIN, _steps_an_epoch, demo
 from electra.errors import ConfigError
-from electra.finetune.folder import load_tuned
-from electra.train.schedule import Pace
+from electra.finetune.model_folder import load_finetuned
+from electra.train.schedule import TimeBudget
 
 PACKAGES = ("numpy", "networkx")
 
@@ -46,7 +46,7 @@ def test_end_to_end_and_again(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     table = CliRunner().invoke(main, ["evaluate", str(out / "tuned")]).output
     assert f"package, pre-trained  accuracy  {100 * first.pretrained:.1f}" in re.sub(" {2,}", "  ", table)
     assert f"package, untrained  accuracy  {100 * first.untrained:.1f}" in re.sub(" {2,}", "  ", table)
-    assert load_tuned(first.tuned).about.labels == ("networkx", "numpy")
+    assert load_finetuned(first.tuned).about.labels == ("networkx", "numpy")
     with pytest.raises(ConfigError, match="epochs 1.0, now 2.0"):
         demo(out, minutes=0.1, epochs=2, packages=PACKAGES)
     with pytest.raises(ConfigError, match="train.max_minutes 0.1 -> 0.2"):
@@ -75,7 +75,7 @@ def test_evaluating_the_pretrained_run_says_what_is_missing(tmp_path: Path) -> N
 def test_more_minutes_are_more_steps() -> None:
     """The preset's own number of steps, ten minutes' worth, must not end a longer demo."""
     train = load("tiny", overrides=[*PRETRAIN, "train.max_minutes=60"]).train
-    pace = Pace(train, elapsed_s=0.0)
-    assert pace.total(3) is None
-    pace._from = (3, time.monotonic() - 10.0)  # ten seconds ago
-    assert pace.total(103) == pytest.approx(60 * 60 * 10, rel=0.1)  # at ten steps a second
+    budget = TimeBudget(train, elapsed_s=0.0)
+    assert budget.total(3) is None
+    budget._from = (3, time.monotonic() - 10.0)  # ten seconds ago
+    assert budget.total(103) == pytest.approx(60 * 60 * 10, rel=0.1)  # at ten steps a second

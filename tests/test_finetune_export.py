@@ -18,13 +18,13 @@ from tuned_folders import LABELS, loaded, make_tuned, save
 
 from electra.cli import main
 from electra.errors import CheckpointError, ConfigError
-from electra.finetune.answers import answers
-from electra.finetune.export import SEQUENCES, TOKENS, export_tuned
-from electra.finetune.features import encode_sequences
-from electra.finetune.folder import LoadedTuned, save_tuned
-from electra.finetune.predict import predict_texts, predict_words
-from electra.finetune.rows import Example, Features, Kind
+from electra.finetune.export import SEQUENCES, TOKENS, export_finetuned
+from electra.finetune.head_outputs import head_outputs
+from electra.finetune.model_folder import FinetunedModel, save_finetuned
+from electra.inference.predict import predict
 from electra.interop.models import load_model
+from electra.tasks.features import encode_sequences
+from electra.tasks.rows import Example, Features, Kind
 from electra.tokenizer.codec import Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -42,10 +42,10 @@ EVEN = 23  # three special tokens, and room that two long texts share evenly
 PAIRS = [(first, second) for first in TEXTS for second in TEXTS[::-1]]
 
 
-def exported(folder: Path, kind: Kind, **changes: Any) -> tuple[LoadedTuned, Any, Any]:
+def exported(folder: Path, kind: Kind, **changes: Any) -> tuple[FinetunedModel, Any, Any]:
     """Our model, the transformers one of its export (nothing missing, nothing left over), and its tokenizer."""
     ours = loaded(folder / "tuned", kind, **changes)
-    made = export_tuned(folder / "tuned", folder / "hf")
+    made = export_finetuned(folder / "tuned", folder / "hf")
     auto = transformers.AutoModelForTokenClassification if kind == "tag" else None
     auto = auto or transformers.AutoModelForSequenceClassification
     theirs, info = auto.from_pretrained(folder / "hf", output_loading_info=True)
@@ -55,8 +55,8 @@ def exported(folder: Path, kind: Kind, **changes: Any) -> tuple[LoadedTuned, Any
     return ours, theirs.eval(), transformers.AutoTokenizer.from_pretrained(folder / "hf")
 
 
-def our_scores(ours: LoadedTuned, features: Features) -> Any:
-    return answers(ours.tuned, features, device=torch.device("cpu"), pad_id=ours.tokenizer.pad_id)["scores"]
+def our_scores(ours: FinetunedModel, features: Features) -> Any:
+    return head_outputs(ours.network, features, device=torch.device("cpu"), pad_id=ours.tokenizer.pad_id)["scores"]
 
 
 @pytest.mark.parametrize("paired", [False, True])
@@ -78,7 +78,7 @@ def test_promise_15_classifiers_export_exactly(kind: Kind, paired: bool, tmp_pat
             np.testing.assert_allclose(scores[number], theirs(**alone).logits[0].numpy(), atol=1e-5, rtol=1e-5)
 
 
-def test_two_long_texts_in_an_odd_room_are_cut_one_token_apart(tmp_path: Path) -> None:
+def test_two_long_texts_in_an_odd_length_are_cut_one_token_apart(tmp_path: Path) -> None:
     """The published rule leaves the odd token to the first text, transformers' to the longer one."""
     ours, _, tokenizer = exported(tmp_path, "classify", length=EVEN + 1)
     examples = [Example(id="", text=first, pair=second) for first, second in PAIRS]
@@ -112,34 +112,34 @@ def test_a_pipeline_gives_the_same_labels_and_probabilities(kind: Kind, tmp_path
     ours, theirs, tokenizer = exported(tmp_path, kind, length=EVEN)
     ask = transformers.pipeline("text-classification", model=theirs, tokenizer=tokenizer, top_k=None, device="cpu")
     for size in (1, 4):
-        for said, mine in zip(ask(TEXTS, truncation=True, batch_size=size), predict_texts(ours, TEXTS), strict=True):
-            assert {one["label"]: one["score"] for one in said} == pytest.approx(mine["probabilities"], abs=1e-5)
+        for predicted, mine in zip(ask(TEXTS, truncation=True, batch_size=size), predict(ours, TEXTS), strict=True):
+            assert {one["label"]: one["score"] for one in predicted} == pytest.approx(mine["probabilities"], abs=1e-5)
             if kind == "classify":
-                assert said[0]["label"] == mine["label"]
+                assert predicted[0]["label"] == mine["label"]
             else:
-                assert {one["label"] for one in said if one["score"] > 0.5} == set(mine["labels"])
+                assert {one["label"] for one in predicted if one["score"] > 0.5} == set(mine["labels"])
     whole = [(first, second) for first, second in PAIRS if second]  # a pipeline takes an empty second text for none
     pairs = [{"text": first, "text_pair": second} for first, second in whole]
-    for said, mine in zip(ask(pairs, truncation=True), predict_texts(ours, whole), strict=True):
-        assert {one["label"]: one["score"] for one in said} == pytest.approx(mine["probabilities"], abs=1e-5)
+    for predicted, mine in zip(ask(pairs, truncation=True), predict(ours, whole), strict=True):
+        assert {one["label"]: one["score"] for one in predicted} == pytest.approx(mine["probabilities"], abs=1e-5)
 
 
 def test_a_pipeline_gives_the_same_value(tmp_path: Path) -> None:
     ours, _, _ = exported(tmp_path, "regress")
     ask = transformers.pipeline("text-classification", model=str(tmp_path / "hf"), device="cpu")
-    for said, mine in zip(ask(TEXTS, truncation=True), predict_texts(ours, TEXTS), strict=True):
-        assert said == {"label": "value", "score": pytest.approx(mine["value"], abs=1e-5)}
+    for predicted, mine in zip(ask(TEXTS, truncation=True), predict(ours, TEXTS), strict=True):
+        assert predicted == {"label": "value", "score": pytest.approx(mine["value"], abs=1e-5)}
 
 
 def test_a_pipeline_gives_the_same_tags(tmp_path: Path) -> None:
     ours, _, _ = exported(tmp_path, "tag")
     ask = transformers.pipeline("token-classification", model=str(tmp_path / "hf"), ignore_labels=[], device="cpu")
     lines = ["the dog sat on the mat", "we saw the zoo", "a bank ate money"]
-    for line, mine in zip(lines, predict_words(ours, lines), strict=True):
+    for line, mine in zip(lines, predict(ours, lines), strict=True):
         starts = {0, *(at + 1 for at, letter in enumerate(line) if letter == " ")}
-        said = [one for one in ask(line) if one["start"] in starts]  # the first piece of each word
-        assert [one["entity"] for one in said] == mine["tags"]
-        assert [one["score"] for one in said] == pytest.approx(mine["probabilities"], abs=1e-5)
+        predicted = [one for one in ask(line) if one["start"] in starts]  # the first piece of each word
+        assert [one["entity"] for one in predicted] == mine["tags"]
+        assert [one["score"] for one in predicted] == pytest.approx(mine["probabilities"], abs=1e-5)
 
 
 @given(st.integers(1, SIZE.width // 2), st.integers(0, 99))
@@ -153,7 +153,7 @@ def test_any_number_of_labels_that_fits(count: int, seed: int) -> None:
     tuned, about = make_tuned("classify", seed=seed)
     about = replace(about, labels=labels)
     tuned.head.out = torch.nn.Linear(SIZE.width, count)  # type: ignore[assignment]
-    model = LoadedTuned(tuned=tuned, tokenizer=Tokenizer(VOCAB), config=SIZE, about=about, path=Path("m"))
+    model = FinetunedModel(network=tuned, tokenizer=Tokenizer(VOCAB), config=SIZE, about=about, path=Path("m"))
     config = transformers.ElectraConfig(hidden_size=SIZE.width, num_labels=count)
     head = ElectraClassificationHead(config).eval()
     head.load_state_dict({name.removeprefix("classifier."): tensor for name, tensor in _head(model).items()})
@@ -183,29 +183,29 @@ def test_the_folder_describes_itself(tmp_path: Path) -> None:
 def test_what_transformers_cannot_hold_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "qa", "span")
     with pytest.raises(CheckpointError, match="given its start .electra predict answers questions"):
-        export_tuned(tmp_path / "qa", tmp_path / "hf")
+        export_finetuned(tmp_path / "qa", tmp_path / "hf")
     count = SIZE.width // 2 + 1
     tuned, about = make_tuned("tag", labels=tuple(f"l{number}" for number in range(count)))
     many = replace(about, kind="classify")
-    save_tuned(tmp_path / "many", tuned, tokenizer=Tokenizer(VOCAB), config=SIZE, about=many)
+    save_finetuned(tmp_path / "many", tuned, tokenizer=Tokenizer(VOCAB), config=SIZE, about=many)
     with pytest.raises(
         CheckpointError, match=f"{count} labels need {2 * count} units .* {SIZE.width} .electra predict"
     ):
-        export_tuned(tmp_path / "many", tmp_path / "hf")
+        export_finetuned(tmp_path / "many", tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
     save(tmp_path / "tags", "tag")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(ConfigError, match="not an empty folder"):
-        export_tuned(tmp_path / "tags", tmp_path / "full")
+        export_finetuned(tmp_path / "tags", tmp_path / "full")
 
 
 def test_the_command_takes_both_kinds_of_models(tmp_path: Path) -> None:
     for seed, score in ((0, 50.0), (1, 90.0), (2, 70.0)):
         save(tmp_path / "run" / f"seed-{seed}", "tag", seed=seed, scores={"f1": score}, metrics=("f1",))
-    said = CliRunner().invoke(main, ["export", str(tmp_path / "run"), "--out", str(tmp_path / "hf")])
-    assert said.exit_code == 0, said.stderr
-    assert "ElectraForTokenClassification" in said.stdout and str(Path("run") / "seed-2") in said.stdout
+    predicted = CliRunner().invoke(main, ["export", str(tmp_path / "run"), "--out", str(tmp_path / "hf")])
+    assert predicted.exit_code == 0, predicted.stderr
+    assert "ElectraForTokenClassification" in predicted.stdout and str(Path("run") / "seed-2") in predicted.stdout
     labels = json.loads((tmp_path / "hf" / "config.json").read_text())["id2label"]
     assert tuple(labels.values()) == LABELS["tag"]
     refused = CliRunner().invoke(
@@ -213,5 +213,5 @@ def test_the_command_takes_both_kinds_of_models(tmp_path: Path) -> None:
     )
     assert refused.exit_code == 2 and "one network only" in refused.stderr
     make_run(tmp_path / "pretrained")
-    said = CliRunner().invoke(main, ["export", str(tmp_path / "pretrained"), "--out", str(tmp_path / "pre")])
-    assert said.exit_code == 0 and "ElectraForPreTraining" in said.stdout
+    predicted = CliRunner().invoke(main, ["export", str(tmp_path / "pretrained"), "--out", str(tmp_path / "pre")])
+    assert predicted.exit_code == 0 and "ElectraForPreTraining" in predicted.stdout

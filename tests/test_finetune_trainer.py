@@ -20,14 +20,14 @@ from torch import Tensor
 from electra.batches.loader import EXTRA_COLUMNS
 from electra.config.finetune import FinetuneConfig
 from electra.errors import Diverged, Resumable
-from electra.finetune.answers import answers
-from electra.finetune.base import Base
-from electra.finetune.batching import CHUNK_BATCHES, Texts, batches, pack, step_count, subset
-from electra.finetune.network import HeadSpec, Tuned
-from electra.finetune.rows import Features, Kind
+from electra.finetune.batching import CHUNK_BATCHES, FlatSequences, batches, pack, step_count, subset
+from electra.finetune.head_outputs import head_outputs
+from electra.finetune.pretrained import Pretrained
+from electra.finetune.task_model import HeadSpec, TaskModel
 from electra.finetune.trainer import CPU_GRAIN, Trial, train_together
 from electra.interop.names import from_transformers, translation
 from electra.model.encoder import discriminator_shape
+from electra.tasks.rows import Features, Kind
 from electra.train.interrupt import Stop
 
 CPU = torch.device("cpu")
@@ -35,14 +35,14 @@ Weights = dict[str, Tensor]
 
 
 def trial(
-    base: Base, kind: Kind, features: Features, labels: Sequence[str], config: FinetuneConfig, seed: int
+    base: Pretrained, kind: Kind, features: Features, labels: Sequence[str], config: FinetuneConfig, seed: int
 ) -> Trial:
     spec = HeadSpec(kind=kind, labels=tuple(labels), dropout=config.dropout)
     return Trial(base.embeddings, base.encoder, spec, features, config=config, seed=seed, pad_id=0, device=CPU)
 
 
-def trained(*trials: Trial, judge: Any = lambda tuned: 0.0, stop: Stop | None = None) -> list[Trial]:
-    return list(train_together(trials, judges=[judge] * len(trials), stop=stop or Stop()))
+def trained(*trials: Trial, metric: Any = lambda tuned: 0.0, stop: Stop | None = None) -> list[Trial]:
+    return list(train_together(trials, evaluate=metric, stop=stop or Stop()))
 
 
 def weights(one: Trial) -> Weights:
@@ -69,7 +69,7 @@ def test_five_steps_are_a_plain_loop_over_transformers(exponent: str, loss: str,
     assert ours.steps == 5 == step_count(20, epochs=2.0, batch_size=8)
 
     dense = torch.nn.Linear(STILL.width, 2)
-    dense.load_state_dict({name.removeprefix("out."): value for name, value in ours.tuned.head.state_dict().items()})
+    dense.load_state_dict({name.removeprefix("out."): value for name, value in ours.network.head.state_dict().items()})
     named = {f"electra.{name}": value for name, value in theirs.named_parameters()}
     named |= {f"head.out.{name}": value for name, value in dense.named_parameters()}
     off = 1 if exponent == "official" else 0
@@ -134,16 +134,14 @@ def test_a_seed_says_it_all_and_trials_do_not_touch_each_other() -> None:
     assert all(torch.equal(value, frozen[name]) for name, value in base.encoder.state_dict().items())
 
 
-def test_trials_of_other_lengths_are_given_when_they_are_done() -> None:
+def test_trials_of_other_lengths_come_when_they_are_done() -> None:
     base = tiny_base(MINI)
     features, labels = toy("classify", 16)
     made = [trial(base, "classify", features, labels, replace(PLAIN, epochs=e), 0) for e in (3.0, 1.0, 2.0)]
-    heard: list[int] = []
-    given = train_together(
-        made, judges=[lambda tuned: 0.0] * 3, stop=Stop(), on_step=lambda done, loss: heard.append(done)
-    )
+    calls: list[int] = []
+    given = train_together(made, evaluate=lambda tuned: 0.0, stop=Stop(), on_step=lambda done, loss: calls.append(done))
     assert [one.steps for one in given] == [2, 4, 6]
-    assert heard == list(range(1, 13))
+    assert calls == list(range(1, 13))
 
 
 def test_the_dropout_of_every_visit_is_its_own() -> None:
@@ -240,8 +238,8 @@ def test_batches_hold_little_padding() -> None:
 
 def test_a_sequence_beyond_the_positions_is_a_mistake_of_the_caller() -> None:
     with pytest.raises(AssertionError, match="33 tokens for a model with 32 positions"):
-        pack(Texts.of(numbered([33])), [0], pad_id=0, grain=8, positions=32)
-    assert pack(Texts.of(numbered([30])), [0], pad_id=0, grain=8, positions=30).shape == (1, 30 + EXTRA_COLUMNS)
+        pack(FlatSequences.of(numbered([33])), [0], pad_id=0, grain=8, positions=32)
+    assert pack(FlatSequences.of(numbered([30])), [0], pad_id=0, grain=8, positions=30).shape == (1, 30 + EXTRA_COLUMNS)
 
 
 def test_tags_are_padded_with_their_sequences() -> None:
@@ -284,38 +282,38 @@ def test_steps(rows: int, epochs: float, batch: int, steps: int) -> None:
 # On the way
 
 
-def test_the_best_evaluation_is_kept_or_the_last() -> None:
+def test_the_weights_are_those_of_the_best_evaluation_or_of_the_last() -> None:
     base = tiny_base(MINI)
     features, labels = toy("classify", 16)
     seen: dict[str, list[Weights]] = {"best": [], "last": []}
     for select in ("best", "last"):
         config = replace(PLAIN, epochs=6.0, select=select, eval_every=3)  # type: ignore[arg-type]
-        said = iter([10.0, math.nan, 30.0, 20.0] if select == "best" else [1.0, 2.0, 3.0, 0.0])
+        outputs = iter([10.0, math.nan, 30.0, 20.0] if select == "best" else [1.0, 2.0, 3.0, 0.0])
         one = trial(base, "classify", features, labels, config, 0)
 
-        def judge(tuned: Tuned, *, said: Any = said, seen: list[Weights] = seen[select]) -> float:
+        def metric(tuned: TaskModel, *, outputs: Any = outputs, seen: list[Weights] = seen[select]) -> float:
             seen.append({name: value.detach().clone() for name, value in tuned.named_parameters()})
-            return next(said)
+            return next(outputs)
 
-        trained(one, judge=judge)
+        trained(one, metric=metric)
         assert [step for step, _ in one.curve.evaluations] == [3, 6, 9, 12]
         assert same(weights(one), seen[select][2 if select == "best" else 3])
-        tuned = {name: value.detach() for name, value in one.tuned.named_parameters()}
+        tuned = {name: value.detach() for name, value in one.network.named_parameters()}
         assert same(weights(one), tuned), "the network itself has them"
 
 
 def test_an_evaluation_that_is_not_a_number_is_never_the_best() -> None:
     base = tiny_base(MINI)
     features, labels = toy("classify", 16)
-    said = iter([math.nan, 1.0, math.nan])
+    outputs = iter([math.nan, 1.0, math.nan])
     one = trial(base, "classify", features, labels, replace(PLAIN, epochs=3.0, select="best", eval_every=2), 0)
     seen: list[Weights] = []
 
-    def judge(tuned: Tuned) -> float:
+    def metric(tuned: TaskModel) -> float:
         seen.append({name: value.detach().clone() for name, value in tuned.named_parameters()})
-        return next(said)
+        return next(outputs)
 
-    trained(one, judge=judge)
+    trained(one, metric=metric)
     assert same(weights(one), seen[1])
 
 
@@ -324,13 +322,13 @@ def test_half_precision_learns_in_full_weights() -> None:
     base = tiny_base(MINI)
     features, labels = toy("classify", 64)
     config = replace(PLAIN, precision="bf16", epochs=6.0, lr=3e-3, layer_decay=1.0, select="best", eval_every=12)
-    one = trained(trial(base, "classify", features, labels, config, 0), judge=lambda tuned: -1.0)[0]
+    one = trained(trial(base, "classify", features, labels, config, 0), metric=lambda tuned: -1.0)[0]
     kept = weights(one)
     assert {value.dtype for value in kept.values()} == {torch.float32}
-    for name, parameter in one.tuned.named_parameters():
+    for name, parameter in one.network.named_parameters():
         assert torch.equal(parameter.detach(), kept[name].to(parameter.dtype)), "the copy of the chosen weights"
-    assert one.tuned.encoder.layers[0].up.weight.dtype == torch.bfloat16
-    assert one.tuned.head.out.weight.dtype == torch.float32  # type: ignore[union-attr]
+    assert one.network.encoder.layers[0].up.weight.dtype == torch.bfloat16
+    assert one.network.head.out.weight.dtype == torch.float32  # type: ignore[union-attr]
     assert one.curve.losses[-1][1] < one.curve.losses[0][1] / 2
 
 
@@ -360,10 +358,10 @@ def test_without_evaluations_nobody_is_asked() -> None:
     features, labels = toy("classify", 16)
     one = trial(tiny_base(MINI), "classify", features, labels, PLAIN, 0)
 
-    def judge(tuned: Tuned) -> float:
+    def metric(tuned: TaskModel) -> float:
         raise AssertionError("asked")
 
-    assert trained(one, judge=judge)[0].curve.evaluations == []
+    assert trained(one, metric=metric)[0].curve.evaluations == []
 
 
 def test_the_curve_has_the_mean_loss_between_entries() -> None:
@@ -383,10 +381,10 @@ def test_a_stop_can_be_continued() -> None:
     features, labels = toy("classify", 16)
     stop = Stop()
     made = [trial(tiny_base(MINI), "classify", features, labels, replace(PLAIN, epochs=e), 0) for e in (1.0, 9.0)]
-    given = train_together(made, judges=[lambda tuned: 0.0] * 2, stop=stop)
+    given = train_together(made, evaluate=lambda tuned: 0.0, stop=stop)
     assert next(given).steps == 2
     stop.reason = "SIGTERM"
-    with pytest.raises(Resumable, match="stopped by SIGTERM; finished seeds are kept, run the same command"):
+    with pytest.raises(Resumable, match="stopped by SIGTERM; finished seeds are saved, run the same command"):
         next(given)
     assert made[1].step < made[1].steps
 
@@ -426,16 +424,16 @@ def test_a_toy_task_is_learnt(kind: Kind) -> None:
     one = trained(trial(base, kind, features, labels, config, 0))[0]
     dev, _ = toy(kind, 200, seed=1)
     assert dev.targets is not None
-    said = answers(one.tuned, dev, device=CPU, pad_id=0, beam=5)
+    outputs = head_outputs(one.network, dev, device=CPU, pad_id=0, beam=5)
     if kind == "span":
-        found = np.stack([said["start_at"][:, 0], said["end_at"][:, 0, 0]], axis=1)  # type: ignore[call-overload]
+        found = np.stack([outputs["start_at"][:, 0], outputs["end_at"][:, 0, 0]], axis=1)  # type: ignore[call-overload]
         right = (found == np.array(dev.targets)[:, :2]).all(1)
     elif kind == "tag":
-        pairs = zip(said["scores"], dev.targets, strict=True)
+        pairs = zip(outputs["scores"], dev.targets, strict=True)
         flat = [(scores.argmax(1), np.array(tags)) for scores, tags in pairs]  # type: ignore[union-attr]
         right = np.concatenate([(best == tags)[tags >= 0] for best, tags in flat])
     else:
-        scores, targets = np.asarray(said["scores"]), np.asarray(dev.targets)
+        scores, targets = np.asarray(outputs["scores"]), np.asarray(dev.targets)
         if kind == "classify":
             right = scores.argmax(1) == targets
         elif kind == "multilabel":

@@ -14,19 +14,32 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from tiny import CLS, MASK, PAD, SEP, SPECIALS, UNK, VOCAB, ragged_rows, tiny_config
-from tiny_runs import diary, make_data, small_config, stop_at, weights
+from tiny import (
+    CLS,
+    MASK,
+    OPS,
+    PAD,
+    SEP,
+    SPECIALS,
+    UNK,
+    VOCAB,
+    make_electra,
+    make_model,
+    make_objective,
+    ragged_rows,
+    tiny_config,
+)
+from tiny_runs import make_data, metric_lines, small_config, stop_at, weights
 from torch import Tensor
 
-from electra.batches.masking import Slots
+from electra.batches.masking import MaskedPositions
 from electra.batches.sequences import Sequences, unpack
 from electra.config.schema import Config, GeneratorConfig
 from electra.errors import ConfigError, DataError
-from electra.model.electra import Electra, build_model
-from electra.objective.corrupt import pad_vocabulary, sample
-from electra.objective.propose import Frequencies, MaskedNetwork, Proposal, alias_tables, draw_alias
+from electra.objective.generators import FrequencyGenerator, MaskedGenerator, Samples, alias_tables, draw_alias
+from electra.objective.registry import Resources, build_generator
 from electra.objective.rtd import ReplacedTokenDetection
-from electra.objective.table import build_objective, build_proposer
+from electra.ops.reference.linear_cross_entropy import pad_vocabulary, sample
 from electra.pretrain import pretrain
 from electra.shards import dataset
 from electra.shards.dataset import open_data
@@ -42,7 +55,7 @@ def implied(keep_V: Tensor, alias_V: Tensor) -> Tensor:
 
 
 def zipf(count: int, *, seed: int = 0) -> Tensor:
-    """Counts as of words, in any order, some of them 0."""
+    """Counts by Zipf's law, in any order, some of them 0."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     return (1e7 / (torch.arange(count) + 2.7)).floor()[order] * (order % 7 != 0)
 
@@ -53,10 +66,15 @@ def fits(drawn: Tensor, expected_V: Tensor) -> float:
     wanted = expected_V.double() / expected_V.double().sum() * len(drawn)
     assert len(counts) == len(wanted) and not counts[wanted == 0].any(), "nothing that cannot be drawn"
     common = wanted >= 5
-    seen, want = counts[common], wanted[common]
+    observed, want = counts[common], wanted[common]
     if wanted[~common].sum() > 0:
-        seen, want = torch.cat((seen, counts[~common].sum()[None])), torch.cat((want, wanted[~common].sum()[None]))
-    return float(chisquare(seen.numpy(), (want * (seen.sum() / want.sum())).numpy()).pvalue) if len(want) > 1 else 1.0
+        observed = torch.cat((observed, counts[~common].sum()[None]))
+        want = torch.cat((want, wanted[~common].sum()[None]))
+    return (
+        float(chisquare(observed.numpy(), (want * (observed.sum() / want.sum())).numpy()).pvalue)
+        if len(want) > 1
+        else 1.0
+    )
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=60).filter(any))
@@ -93,24 +111,26 @@ def config_of(kind: str, **values: object) -> Config:
 
 
 def text_counts() -> Tensor:
-    """Made-up counts in which special tokens are frequent and a third of the words never occur."""
+    """Made-up counts in which special tokens are frequent and a third of the others never occur."""
     counts = torch.arange(VOCAB).remainder(3) * torch.arange(VOCAB)
     counts[[PAD, UNK, CLS, SEP, MASK]] = torch.tensor([900, 40, 800, 1600, 700])
     return counts
 
 
-def proposed(config: Config, batch: Sequences, slots: Slots, model: Electra | None = None) -> Proposal:
-    proposer = build_proposer(config, SPECIALS, text_counts)
-    return proposer.propose(model or cast(Electra, build_model(config)), batch, slots, dropout=False)
+RESOURCES = Resources(SPECIALS, OPS, text_counts)
 
 
-def many_slots(token: int) -> tuple[Sequences, Slots]:
-    """Many slots that all hold one token."""
+def samples_of(config: Config, batch: Sequences, masked: MaskedPositions) -> Samples:
+    return build_generator(config, RESOURCES).sample(make_electra(config), batch, masked, dropout=False)
+
+
+def many_masked(token: int) -> tuple[Sequences, MaskedPositions]:
+    """Many masked positions, all at one and the same token."""
     rows = ragged_rows(DRAWS // 20, full=True)
     rows[:, 2:22] = token
     batch = unpack(rows)
     positions = torch.arange(2, 22).expand(len(rows), -1)
-    return batch, Slots(positions, torch.ones_like(positions, dtype=torch.bool))
+    return batch, MaskedPositions(positions, torch.ones_like(positions, dtype=torch.bool))
 
 
 def without_specials(weights: Tensor) -> Tensor:
@@ -122,18 +142,18 @@ def without_specials(weights: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("kind", "temperature"), [("transformer", 1.0), ("transformer", 2.0), ("two-tower", 1.0), ("unigram", 1.0)]
 )
-def test_logits_are_for_those_who_ask(kind: str, temperature: float) -> None:
+def test_logits_are_returned_where_they_are_asked_for(kind: str, temperature: float) -> None:
     config = config_of(kind, width=0.5, temperature=temperature)
-    model, batch = cast(Electra, build_model(config)), unpack(ragged_rows(4))
-    slots = build_objective(config, SPECIALS, counts=text_counts).plan(batch)
-    proposer = build_proposer(config, SPECIALS, text_counts)
-    asked = proposer.propose(model, batch, slots, dropout=False)
-    without = proposer.propose(model, batch, slots, dropout=False, logits=False)
+    model, batch = make_electra(config), unpack(ragged_rows(4))
+    masked = make_objective(config, counts=text_counts).choose_masked(batch)
+    generator = build_generator(config, RESOURCES)
+    asked = generator.sample(model, batch, masked, dropout=False)
+    without = generator.sample(model, batch, masked, dropout=False, logits=False)
     assert torch.equal(without.nll_M, asked.nll_M) and torch.equal(without.sampled_M, asked.sampled_M)
     assert torch.equal(asked.best_M, asked.logp_MV.argmax(1)) and without.logits_MV is None
-    for look in (lambda: without.logp_MV, lambda: without.best_M):
+    for read in (lambda: without.logp_MV, lambda: without.best_M):
         with pytest.raises(AssertionError):
-            look()
+            read()
 
 
 @pytest.mark.parametrize("kind", ["unigram", "uniform"])
@@ -141,10 +161,10 @@ def test_logits_are_for_those_who_ask(kind: str, temperature: float) -> None:
     ("temperature", "disallow"), [(1.0, False), (2.0, False), (0.5, False), (1.0, True), (3.0, True)]
 )
 def test_frequencies_are_drawn_exactly(kind: str, temperature: float, disallow: bool) -> None:
-    gold = VOCAB - 1  # the likeliest word of the made-up counts
+    gold = VOCAB - 1  # the likeliest token of the made-up counts
     config = config_of(kind, temperature=temperature, disallow_correct=disallow)
     expected = without_specials(text_counts() if kind == "unigram" else torch.ones(VOCAB))
-    drawn = proposed(config, *many_slots(gold)).sampled_M
+    drawn = samples_of(config, *many_masked(gold)).sampled_M
     assert expected[gold] == expected.max()
     expected = torch.where(expected > 0, expected ** (1 / temperature), 0.0)
     if disallow:
@@ -175,28 +195,28 @@ def test_temperature_and_forbidden_tokens_are_exact(temperature: float, disallow
 
 def test_the_networks_samples_follow_its_temperature() -> None:
     """The options reach the generator: the drawn tokens fit its own distribution, sharpened or flattened."""
-    batch, slots = many_slots(9)
+    batch, masked = many_masked(9)
     few = batch.part(torch.zeros(1000, dtype=torch.int64))
     few = few._replace(keys_B=batch.keys_B[:1000])
-    slots = Slots(slots.positions_BS[:1000], slots.used_BS[:1000])
+    masked = MaskedPositions(masked.positions_BM[:1000], masked.used_BM[:1000])
     for temperature, disallow in ((1.0, False), (2.0, False), (0.5, True)):
         config = config_of("transformer", width=0.5, temperature=temperature, disallow_correct=disallow)
-        model = cast(Electra, build_model(config))
+        model = make_electra(config)
         with torch.no_grad():
             assert model.generator_head is not None
             model.generator_head.bias.normal_(std=1.5, generator=torch.Generator().manual_seed(0))
             model.generator_head.bias[9] = 4.0
-        proposer = build_proposer(config, SPECIALS, None)
-        # Masks differ from row to row, so one fixed text is shown to all.
-        proposer = replace(cast(MaskedNetwork, proposer), masking=replace(config.masking, masked_share=0.0))
-        proposal = proposer.propose(model, few, slots, dropout=False)
-        logp = proposal.logp_MV.view(1000, 20, -1)[0, :, :VOCAB].detach().double()
-        assert torch.allclose(proposal.logp_MV.view(1000, 20, -1)[7, 3], proposal.logp_MV.view(1000, 20, -1)[0, 3])
+        generator = cast(MaskedGenerator, build_generator(config, RESOURCES._replace(counts=None)))
+        # Masks differ from row to row, so all rows keep the original sequence.
+        generator = replace(generator, masking=replace(config.masking, masked_share=0.0))
+        samples = generator.sample(model, few, masked, dropout=False)
+        logp = samples.logp_MV.view(1000, 20, -1)[0, :, :VOCAB].detach().double()
+        assert torch.allclose(samples.logp_MV.view(1000, 20, -1)[7, 3], samples.logp_MV.view(1000, 20, -1)[0, 3])
         scores = logp / temperature
         if disallow:
             scores[:, 9] = -math.inf
         expected = scores.softmax(1).mean(0)
-        drawn = proposal.sampled_M
+        drawn = samples.sampled_M
         assert fits(drawn, expected) > 1e-3
         assert bool((drawn == 9).any()) != disallow
 
@@ -205,35 +225,35 @@ def test_figures_of_a_generator_that_does_not_learn() -> None:
     """Its cross-entropy is logged, finite for unseen tokens too, and has no part in the loss."""
     for kind in ("unigram", "uniform"):
         config = config_of(kind)
-        model, objective = build_model(config), build_objective(config, SPECIALS, counts=text_counts)
-        assert isinstance(objective, ReplacedTokenDetection) and not objective.proposer.learns
+        model, objective = make_model(config), make_objective(config, counts=text_counts)
+        assert isinstance(objective, ReplacedTokenDetection) and not objective.generator.learns
         assert not [name for name, _ in model.named_parameters() if name.startswith("generator")]
         batch = unpack(ragged_rows(40))
-        slots = objective.plan(batch)
-        outcome = objective.loss(model, batch, slots, objective.counts(batch, slots))
+        masked = objective.choose_masked(batch)
+        outcome = objective.loss(model, batch, masked, objective.counts(batch, masked))
         means = objective.means(dict(zip(objective.stats, outcome.sums.tolist(), strict=True)))
-        gold = batch.ids_BL.gather(1, slots.positions_BS)[slots.used_BS].long()
+        gold = batch.ids_BL.gather(1, masked.positions_BM)[masked.used_BM].long()
         weights = without_specials(text_counts() if kind == "unigram" else torch.ones(VOCAB))
         nll = -(weights[gold].clamp(min=0.5) / weights.sum()).log()
         assert kind == "uniform" or (weights[gold] == 0).any()
         assert means["mlm_loss"] == pytest.approx(nll.mean().item(), rel=1e-5)
         assert means["loss"] == pytest.approx(50 * means["rtd_loss"]) == pytest.approx(outcome.loss.item(), rel=1e-5)
-        seen = objective.evaluate(model, batch)
-        assert torch.isfinite(seen.nll_BS).all() and seen.replaced_BL is not None
+        found = objective.evaluate(model, batch)
+        assert torch.isfinite(found.nll_BM).all() and found.corrupted_ids_BL is not None
         assert means["replaced_rate"] == pytest.approx(
-            float((seen.replaced_BL != batch.ids_BL).sum() / batch.lengths_B.sum())
+            float((found.corrupted_ids_BL != batch.ids_BL).sum() / batch.lengths_B.sum())
         ), "the same samples with and without dropout"
         outcome.loss.backward()
         assert all(p.grad is not None for p in model.parameters())
 
 
-def test_tables_are_made_once_and_where_they_are_told() -> None:
+def test_tables_are_made_once_on_the_device() -> None:
     """Nothing is copied in a step: the tables are on the device that the weights are on."""
-    frequencies = build_proposer(config_of("unigram"), SPECIALS, text_counts, torch.device("meta"))
-    assert isinstance(frequencies, Frequencies)
+    frequencies = build_generator(config_of("unigram"), RESOURCES._replace(device=torch.device("meta")))
+    assert isinstance(frequencies, FrequencyGenerator)
     assert {t.device.type for t in (frequencies.keep_V, frequencies.alias_V, frequencies.logp_V)} == {"meta"}
     with pytest.raises(ConfigError, match="generator.kind: needs the frequencies"):
-        build_proposer(config_of("unigram"), SPECIALS, None)
+        build_generator(config_of("unigram"), RESOURCES._replace(counts=None))
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +291,7 @@ def test_every_generator_trains_and_resumes(kind: str, data: Path, tmp_path: Pat
     stop_at(4, config, data=data, out=tmp_path / "again")
     pretrain(config, data=data, out=tmp_path / "again")
     assert weights(tmp_path / "again") == weights(whole)
-    last = [line for line in diary(whole) if line["kind"] == "eval"][-1]
+    last = [line for line in metric_lines(whole) if line["kind"] == "eval"][-1]
     assert 0 < last["eval/mlm_loss"] < 20 and last["eval/replaced_rate"] > 0.05
     if kind == "uniform":
         assert last["eval/mlm_loss"] == pytest.approx(math.log(200 - 4), abs=1e-3)

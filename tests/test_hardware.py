@@ -15,9 +15,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from electra import hardware, kernels
+from electra import hardware
 from electra.cli import doctor, main
 from electra.errors import ConfigError
+from electra.ops import dispatch
+from electra.ops.dispatch import OPS, select
 
 X86 = "processor : 0\nmodel name : Some CPU @ 2.70GHz\nflags : fpu sse avx512f {}\n"
 ARM = "processor : 0\nFeatures : fp asimd {}\nCPU part : 0xd0c\n"
@@ -121,7 +123,7 @@ def test_doctor_lines_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "GFLOP/s measured",
         "disk free",
         "compiler",
-        "kernels",
+        "GPU kernels",
         "[data]",
         "trains on",
     ):
@@ -129,6 +131,17 @@ def test_doctor_lines_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     found = json.loads(CliRunner().invoke(main, ["doctor", "--json"]).output)
     assert found["matmul_flops"] > 1e8 and found["disk_free_bytes"] > 0
     assert set(found["extras"]) == set(doctor.EXTRAS)
+
+
+def test_doctor_prints_op_by_op_what_runs_here_and_why() -> None:
+    found = json.loads(CliRunner().invoke(main, ["doctor", "--json"]).output)
+    device, dtype = torch.device(found["device"]), getattr(torch, found["precision"])
+    chosen = [(name, one.backend, one.reason) for name, one in select(device=device, dtype=dtype)]
+    assert [(one["op"], one["backend"], one["reason"]) for one in found["ops"]] == chosen
+    lines = CliRunner().invoke(main, ["doctor"]).output.splitlines()
+    header = next(number for number, line in enumerate(lines) if line.split() == ["op", "backend", "reason"])
+    table = [line.split(maxsplit=2) for line in lines[header + 1 :]]
+    assert [tuple(row) for row in table] == chosen and len(table) == len(OPS)
 
 
 def test_doctor_says_how_to_install_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,18 +161,21 @@ def test_doctor_knows_the_extras_of_the_project_file() -> None:
     assert declared == {extra: set(packages) for extra, (packages, _) in doctor.EXTRAS.items()}
 
 
-def test_what_the_fused_kernels_lack_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_triton_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = dispatch.triton_missing.__wrapped__  # as if asked for the first time
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert kernels.missing() == "no GPU"
+    assert missing() == "no GPU"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(kernels, "find_spec", lambda name: None)
-    assert kernels.missing() == "triton is not installed"
-    monkeypatch.setattr(kernels, "find_spec", lambda name: name)
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
+    assert missing() == "left out of this installation"
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: None if name == "triton" else name)
+    assert missing() == "triton is not installed"
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: name)
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
-    assert kernels.missing() == "no C compiler (gcc or clang)"
+    assert missing() == "no C compiler (gcc or clang)"
     monkeypatch.setenv("CC", sys.executable)
-    assert kernels.missing() == ""
+    assert missing() == ""
 
 
 @pytest.mark.gpu

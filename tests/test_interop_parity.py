@@ -1,4 +1,4 @@
-"""Weights and logits beside transformers: names both ways, bytes, numbers."""
+"""Weights and logits against transformers: names in both directions, bytes, numbers."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from electra.interop.names import Head, Part
 from electra.interop.network import Network, Weights, build, checked
 from electra.model.electra import Bert, Electra, build_model
 from electra.model.encoder import discriminator_shape, generator_shape
+from electra.ops.dispatch import host_ops
 
 transformers = pytest.importorskip("transformers")
 
@@ -48,7 +49,7 @@ def shaken(model: torch.nn.Module, *, width: int) -> dict[str, torch.Tensor]:
 
 
 def weights_of(config: Config, part: Part) -> Weights:
-    tensors = names.network_of(shaken(build_model(config), width=config.model.width), part)
+    tensors = names.network_of(shaken(build_model(config, ops=host_ops()), width=config.model.width), part)
     head: Head = "detection" if "head.score.weight" in tensors else "masked"
     weights = Weights(config=sizes(config, part), head=head, length=config.data.length, tensors=tensors)
     return checked(weights, Path("memory"))
@@ -125,7 +126,7 @@ def test_promise_15_there_and_back_is_bitwise(config: Config, part: Part, tmp_pa
 def test_promise_15_every_preset_has_the_shapes_of_transformers(name: str) -> None:
     config = preset(name)
     with torch.device("meta"):
-        ours = Bert(config) if config.objective.name == "mlm" else Electra(config)
+        ours = Bert(config, ops=host_ops()) if config.objective.name == "mlm" else Electra(config, ops=host_ops())
     run = dict(ours.named_parameters())
     parts: tuple[Part, ...] = ("discriminator",) if isinstance(ours, Bert) else ("discriminator", "generator")
     for part in parts:
@@ -148,7 +149,7 @@ def test_promise_15_every_preset_has_the_shapes_of_transformers(name: str) -> No
 def test_promise_15_presets_there_and_back_are_bitwise(name: str) -> None:
     config = preset(name)
     with torch.device("meta"):
-        shapes = {key: value.shape for key, value in Electra(config).named_parameters()}
+        shapes = {key: value.shape for key, value in Electra(config, ops=host_ops()).named_parameters()}
     generator = torch.Generator().manual_seed(1)
     block = torch.randn(1 << 16, generator=generator)
     run = {
@@ -199,7 +200,7 @@ def test_folders_that_transformers_wrote(kind: str, head: Head | None, unused: t
 
 
 def test_half_precision_and_pieces_and_old_files(tmp_path: Path) -> None:
-    """Half precision is widened exactly, split files are joined, and what old versions stored beside is known."""
+    """Half precision is widened exactly, split files are joined, and what old versions also stored is known."""
     values = settings.to_transformers(SMALLEST.model, head="masked", pad_id=0, length=64)
     theirs = transformers.ElectraForMaskedLM(transformers.ElectraConfig(**values)).to(torch.bfloat16)
     theirs.save_pretrained(tmp_path / "pieces", max_shard_size="20KB")
@@ -222,6 +223,6 @@ def test_half_precision_and_pieces_and_old_files(tmp_path: Path) -> None:
 def test_network_parameters_are_what_the_table_names() -> None:
     for head in ("detection", "masked", None):
         with torch.device("meta"):
-            network = Network(SMALLEST.model, head)  # type: ignore[arg-type]
+            network = Network(SMALLEST.model, head, ops=host_ops())  # type: ignore[arg-type]
         table = names.translation(discriminator_shape(SMALLEST.model), head)  # type: ignore[arg-type]
         assert table.keys() == dict(network.named_parameters()).keys()

@@ -226,9 +226,9 @@ def test_chunk_scores_by_hand() -> None:
     assert scores.by_type["VP"] == ChunkScore(precision=0.0, recall=0.0, f1=0.0, right=0, predicted=0, real=1)
     assert tag_accuracy(predicted, gold) == pytest.approx(4 / 6)
     assert chunk_scores([], []).micro.f1 == chunk_scores([["O"]], [["O"]]).micro.f1 == tag_accuracy([], []) == 0.0
-    with pytest.raises(ValueError, match="1 sentences predicted, 2 given"):
+    with pytest.raises(ValueError, match="1 sentences predicted, 2 labelled"):
         chunk_scores([["O"]], gold)
-    with pytest.raises(ValueError, match="sentence 0: 1 tags predicted, 4 given"):
+    with pytest.raises(ValueError, match="sentence 0: 1 tags predicted, 4 labelled"):
         chunk_scores([["O"], ["O", "O"]], gold)
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra.errors import DataError
-from electra.finetune.squad import gold_texts, read_squad
 from electra.metrics.squad import normalise, squad_scores, text_scores
+from electra.tasks.squad_files import gold_texts, read_squad
 
 WORDS = ["the", "a", "Paris", "paris", "river,", "U.S.", "in 1817", "-", "“old”", "naïve", "An", "北京", "theatre"]
 texts = st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join)
@@ -47,7 +47,7 @@ def test_texts_are_compared_by_the_official_rules(text: str, left: str) -> None:
 
 @given(st.lists(st.tuples(texts, golds), min_size=1, max_size=8))
 def test_figures_of_1_1_equal_torchmetrics(rows: list[tuple[str, tuple[str, ...]]]) -> None:
-    predictions = {str(at): said for at, (said, _) in enumerate(rows)}
+    predictions = {str(at): predicted for at, (predicted, _) in enumerate(rows)}
     gold = {str(at): wanted for at, (_, wanted) in enumerate(rows)}
     scores = squad_scores(predictions, gold)
     assert set(scores) == {"exact", "f1", "total"}
@@ -80,11 +80,11 @@ def test_f1_counts_repeated_words_once_each() -> None:
 
 # q1 right, q2 half right, q3 and q4 have no answer
 GOLD = {"q1": ("the river", "river"), "q2": ("old stone",), "q3": (), "q4": ()}
-SAID = {"q1": "River.", "q2": "stone house", "q3": "king", "q4": ""}
+PREDICTED = {"q1": "River.", "q2": "stone house", "q3": "king", "q4": ""}
 
 
 def test_2_0_without_odds_takes_the_texts_as_they_are() -> None:
-    assert squad_scores(SAID, GOLD) == {
+    assert squad_scores(PREDICTED, GOLD) == {
         "exact": 50.0,
         "f1": 62.5,
         "total": 4.0,
@@ -98,15 +98,15 @@ def test_2_0_without_odds_takes_the_texts_as_they_are() -> None:
 
 
 def test_2_0_blanks_answers_above_the_threshold_and_finds_the_best_one() -> None:
-    said = SAID | {"q4": "queen"}
+    predicted = PREDICTED | {"q4": "queen"}
     odds = {"q1": -5.0, "q2": 0.5, "q3": 3.0, "q4": -4.0}
-    at = squad_scores(said, GOLD, null_odds=odds)  # -2.75: q2 and q3 blanked, q4 not
+    at = squad_scores(predicted, GOLD, null_odds=odds)  # -2.75: q2 and q3 blanked, q4 not
     assert (at["exact"], at["f1"]) == (50.0, 50.0)
     assert (at["HasAns_f1"], at["NoAns_f1"]) == (50.0, 50.0)
     # kept up to: none 2/4, q1 3/4, +q4 2/4, +q2 2/4 (f1 2.5/4), +q3 1/4 (f1 1.5/4)
     assert (at["best_exact"], at["best_exact_thresh"]) == (75.0, -5.0)
     assert (at["best_f1"], at["best_f1_thresh"]) == (75.0, -5.0)
-    above = squad_scores(said, GOLD, null_odds=odds, threshold=0.5)  # an answer at the threshold is kept
+    above = squad_scores(predicted, GOLD, null_odds=odds, threshold=0.5)  # an answer at the threshold is kept
     assert (above["exact"], above["f1"]) == (50.0, 62.5)
 
 
@@ -118,7 +118,7 @@ def test_blanking_everything_has_a_threshold_that_does_so() -> None:
     assert squad_scores({"a": "x", "b": "y"}, {"a": (), "b": ()}, null_odds=odds, threshold=0.0)["exact"] == 100.0
 
 
-def test_an_empty_gold_text_beside_others_counts_in_1_1_only() -> None:
+def test_an_empty_gold_text_among_others_counts_in_1_1_only() -> None:
     gold = {"q": ("interventionism", ".")}
     assert squad_scores({"q": "the"}, gold)["exact"] == 100.0
     assert squad_scores({"q": "the"}, gold, null_odds={"q": -9.0})["exact"] == 0.0
@@ -132,14 +132,14 @@ rows_2_0 = st.lists(
 @given(rows_2_0, st.randoms(use_true_random=False))
 def test_the_best_threshold_is_as_good_as_any(rows: list[tuple[str, tuple[str, ...], float]], draw: object) -> None:
     assert isinstance(draw, random.Random)
-    said = {str(at): row[0] for at, row in enumerate(rows)}
+    predicted = {str(at): row[0] for at, row in enumerate(rows)}
     gold = {str(at): row[1] for at, row in enumerate(rows)}
     odds = {str(at): row[2] for at, row in enumerate(rows)}
-    scores = squad_scores(said, gold, null_odds=odds)
-    tried = [squad_scores(said, gold, null_odds=odds, threshold=t / 2) for t in range(-12, 12)]
+    scores = squad_scores(predicted, gold, null_odds=odds)
+    tried = [squad_scores(predicted, gold, null_odds=odds, threshold=t / 2) for t in range(-12, 12)]
     for name in ("exact", "f1"):
         assert scores[f"best_{name}"] == pytest.approx(max(one[name] for one in tried))
-        there = squad_scores(said, gold, null_odds=odds, threshold=scores[f"best_{name}_thresh"])
+        there = squad_scores(predicted, gold, null_odds=odds, threshold=scores[f"best_{name}_thresh"])
         assert there[name] == pytest.approx(scores[f"best_{name}"])
     for one in (scores, *tried):
         assert 0 <= one["exact"] <= one["f1"] + 1e-9 <= 100 + 1e-6
@@ -147,7 +147,7 @@ def test_the_best_threshold_is_as_good_as_any(rows: list[tuple[str, tuple[str, .
             assert one["NoAns_exact"] == one["NoAns_f1"]
     ids = list(gold)
     draw.shuffle(ids)
-    again = squad_scores(said, {id: gold[id] for id in ids}, null_odds=odds)
+    again = squad_scores(predicted, {id: gold[id] for id in ids}, null_odds=odds)
     assert again == pytest.approx(scores)
 
 

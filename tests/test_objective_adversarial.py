@@ -11,22 +11,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 from test_objective_rtd import livelier
-from tiny import SPECIALS, Trainer, ragged_rows, tiny_config
+from tiny import OPS, SPECIALS, Trainer, layer_norm, make_electra, ragged_rows, tiny_config
 from torch import Tensor
 
 from electra.batches.layout import Specials
-from electra.batches.masking import Slots
+from electra.batches.masking import MaskedPositions
 from electra.batches.sequences import Sequences, unpack
 from electra.config.schema import Config, GeneratorConfig, MaskingConfig, ObjectiveConfig, OptimConfig, TrainConfig
-from electra.model.electra import Electra, build_model
+from electra.model.electra import Electra
 from electra.objective.adversarial import Adversarial
-from electra.objective.propose import Proposal, Proposer
-from electra.objective.table import build_objective
+from electra.objective.generators import Generator, Samples
+from electra.objective.registry import Resources, build_objective
 
 ADVERSARIAL = TrainConfig(algorithm="adversarial")
-FIVE = 5  # the vocabulary: 0 is every special token, 1 to 4 are words
+FIVE = 5  # the vocabulary: 0 is every special token
 ONE_SPECIAL = Specials(pad=0, cls=0, sep=0, mask=0)
-TEXT = [0, 1, 3, 2, 4, 1, 3, 0]
+IDS = [0, 1, 3, 2, 4, 1, 3, 0]
 GENERATORS = [
     GeneratorConfig(width=0.5),
     GeneratorConfig(width=0.5, temperature=2.0),
@@ -41,13 +41,13 @@ def adversarial_config(*, mlm: float = 1.0, rtd: float = 50.0, **parts: object) 
 
 
 def made(config: Config, specials: Specials = SPECIALS) -> tuple[Electra, Adversarial]:
-    model, objective = build_model(config), build_objective(config, specials)
+    objective = build_objective(config, Resources(specials, OPS))
     assert isinstance(objective, Adversarial)
-    return cast(Electra, model), objective
+    return make_electra(config), objective
 
 
 def five_tokens(generator: GeneratorConfig) -> tuple[Electra, Adversarial]:
-    """Networks over five tokens with opinions of their own, the generator's loss alone, everything masked."""
+    """Networks over five tokens with large weights, the generator's loss alone, every masked position [MASK]."""
     config = adversarial_config(
         rtd=0.0, dropout=0.0, generator=generator, masking=MaskingConfig(rate=0.3, masked_share=1.0)
     )
@@ -61,26 +61,35 @@ def five_tokens(generator: GeneratorConfig) -> tuple[Electra, Adversarial]:
     return model, objective
 
 
-def sentences(count: int, *, places: tuple[int, ...]) -> tuple[Sequences, Slots]:
-    """The text several times, with keys of their own, and the slots at these places."""
-    rows = torch.zeros(count, len(TEXT) + 3, dtype=torch.int32)
-    rows[:, : len(TEXT)] = torch.tensor(TEXT)
-    rows[:, -3], rows[:, -2] = len(TEXT), len(TEXT)
+def sequences(count: int, *, places: tuple[int, ...]) -> tuple[Sequences, MaskedPositions]:
+    """One sequence several times, with keys of their own, masked at these positions."""
+    rows = torch.zeros(count, len(IDS) + 3, dtype=torch.int32)
+    rows[:, : len(IDS)] = torch.tensor(IDS)
+    rows[:, -3], rows[:, -2] = len(IDS), len(IDS)
     rows[:, -1] = torch.arange(count, dtype=torch.int32) * 7919 + 13
-    return unpack(rows), Slots(torch.tensor([places] * count), torch.ones(count, len(places), dtype=torch.bool))
+    return unpack(rows), MaskedPositions(
+        torch.tensor([places] * count), torch.ones(count, len(places), dtype=torch.bool)
+    )
 
 
 @dataclass(frozen=True)
-class Told:
-    """A generator whose samples are given instead of drawn."""
+class FixedSamples:
+    """A generator whose samples are chosen by the test instead of drawn."""
 
-    drawing: Proposer
-    samples: tuple[int, ...]
+    generator: Generator
+    tokens: tuple[int, ...]
     learns = True
 
-    def propose(self, model: Electra, batch: Sequences, slots: Slots, *, dropout: bool) -> Proposal:
-        proposal = self.drawing.propose(model, batch, slots, dropout=dropout)
-        return proposal._replace(sampled_M=torch.tensor(self.samples))
+    def sample(
+        self, model: Electra, batch: Sequences, masked: MaskedPositions, *, dropout: bool, logits: bool = True
+    ) -> Samples:
+        samples = self.generator.sample(model, batch, masked, dropout=dropout, logits=logits)
+        return samples._replace(sampled_M=torch.tensor(self.tokens))
+
+
+def with_samples(objective: Adversarial, tokens: tuple[int, ...]) -> Adversarial:
+    """The objective, with these samples at the masked positions."""
+    return replace(objective, rtd=replace(objective.rtd, generator=FixedSamples(objective.rtd.generator, tokens)))
 
 
 def gradient(model: Electra, loss: Tensor) -> Tensor:
@@ -94,48 +103,48 @@ def gradient(model: Electra, loss: Tensor) -> Tensor:
     )
 
 
-def chances(model: Electra, places: tuple[int, ...], generator: GeneratorConfig) -> Tensor:
-    """(slots, 5) probabilities of the samples, by the plain definition."""
-    ids = torch.tensor([TEXT])
-    shown = ids.clone()
-    shown[0, list(places)] = 0
+def probabilities(model: Electra, places: tuple[int, ...], generator: GeneratorConfig) -> Tensor:
+    """(M, 5) probabilities of the samples, by the plain definition."""
+    ids = torch.tensor([IDS])
+    masked_ids = ids.clone()
+    masked_ids[0, list(places)] = 0
     assert model.generator is not None and model.generator_head is not None
-    hidden = model.generator(model.generator_embeddings(shown, torch.zeros_like(ids), None), None)[0, list(places)]
+    hidden = model.generator(model.generator_embeddings(masked_ids, torch.zeros_like(ids), None), None)[0, list(places)]
     head = model.generator_head
-    x = head.norm(F.gelu(head.dense(hidden)))
+    x = layer_norm(head.norm, F.gelu(head.dense(hidden)))
     logits = (x @ model.generator_embeddings.token.weight.T + head.bias) / generator.temperature
     if generator.disallow_correct:
         logits = logits.clone()
         for row, place in enumerate(places):
-            logits[row, TEXT[place]] = -math.inf
+            logits[row, IDS[place]] = -math.inf
     return logits.softmax(1)
 
 
 def rewards(model: Electra, places: tuple[int, ...], samples: tuple[int, ...]) -> list[float]:
     """The discriminator's loss on each sampled token."""
-    seen = list(TEXT)
+    corrupted_ids = list(IDS)
     for place, token in zip(places, samples, strict=True):
-        seen[place] = token
+        corrupted_ids[place] = token
     with torch.no_grad():
-        ids = torch.tensor([seen])
+        ids = torch.tensor([corrupted_ids])
         hidden = model.discriminator(model.embed(ids, torch.zeros_like(ids), None), None)
         scores = model.discriminator_head(hidden)[0]
     replaced = [1 / (1 + math.exp(-float(scores[place]))) for place in places]
     return [
-        -math.log(p if token != TEXT[place] else 1 - p)
+        -math.log(p if token != IDS[place] else 1 - p)
         for p, token, place in zip(replaced, samples, places, strict=True)
     ]
 
 
-@pytest.mark.parametrize("places", [(3,), (2, 5)], ids=["one slot", "two slots"])
+@pytest.mark.parametrize("places", [(3,), (2, 5)], ids=["one masked", "two masked"])
 @pytest.mark.parametrize("generator", GENERATORS, ids=lambda g: f"{g.temperature:g} {g.disallow_correct} {g.tying}")
 def test_over_all_samples_the_gradient_is_that_of_the_expected_reward(
     generator: GeneratorConfig, places: tuple[int, ...]
 ) -> None:
     """Each sample's gradient, weighed with its probability, against the expectation written out and differentiated."""
     model, objective = five_tokens(generator)
-    batch, slots = sentences(1, places=places)
-    p = chances(model, places, generator)
+    batch, masked = sequences(1, places=places)
+    p = probabilities(model, places, generator)
     expected, weighed, spread = torch.zeros(()), torch.zeros(()), set()
     for samples in itertools.product(range(FIVE), repeat=len(places)):
         of_sample = torch.stack([p[row, token] for row, token in enumerate(samples)])
@@ -143,13 +152,13 @@ def test_over_all_samples_the_gradient_is_that_of_the_expected_reward(
             continue
         found = rewards(model, places, samples)
         spread.update(round(value, 3) for value in found)
-        for row, reward in enumerate(found):  # the others' chances are the world that this slot acts in
+        for row, reward in enumerate(found):  # to this position, the others' probabilities are constants
             others = math.prod(float(one) for number, one in enumerate(of_sample.detach()) if number != row)
             expected = expected + of_sample[row] * others * reward
-        told = replace(objective, rtd=replace(objective.rtd, proposer=Told(objective.rtd.proposer, samples)))
-        loss = told.loss(model, batch, slots, told.counts(batch, slots)).loss
+        fixed = with_samples(objective, samples)
+        loss = fixed.loss(model, batch, masked, fixed.counts(batch, masked)).loss
         weighed = weighed + float(of_sample.detach().prod()) * gradient(model, loss)
-    exact = -gradient(model, expected) / len(places)  # the loss falls where the reward rises, a mean over the slots
+    exact = -gradient(model, expected) / len(places)  # the loss falls where the reward rises, a mean over the positions
     assert exact.norm() > 0.01 and len(spread) >= 4
     torch.testing.assert_close(weighed, exact, rtol=1e-3, atol=2e-6 * float(exact.abs().max()) + 1e-6)
 
@@ -158,15 +167,15 @@ def test_the_mean_of_many_sampled_gradients_is_the_exact_one() -> None:
     """10,000 draws in 50 parts: every component within five of its standard errors, and most within two."""
     generator, places = GENERATORS[0], (3,)
     model, objective = five_tokens(generator)
-    p = chances(model, places, generator)
+    p = probabilities(model, places, generator)
     expected = sum((p[0, token] * rewards(model, places, (token,))[0] for token in range(FIVE)), torch.zeros(()))
     exact = -gradient(model, expected)
-    batch, slots = sentences(10_000, places=places)
+    batch, masked = sequences(10_000, places=places)
     parts = []
     for start in range(0, 10_000, 200):
         part = slice(start, start + 200)
         few = batch.part(part)
-        at = Slots(slots.positions_BS[part], slots.used_BS[part])
+        at = MaskedPositions(masked.positions_BM[part], masked.used_BM[part])
         parts.append(gradient(model, objective.loss(model, few, at, objective.counts(few, at)).loss))
     means = torch.stack(parts)
     error = means.std(0) / len(parts) ** 0.5
@@ -176,22 +185,22 @@ def test_the_mean_of_many_sampled_gradients_is_the_exact_one() -> None:
     assert (exact.abs()[moved] > 3 * error[moved]).any(), "the draws are many enough to show a direction"
 
 
-@pytest.mark.parametrize("level", [-4.0, 3.0])
-def test_the_baseline_does_not_bias_the_gradient(level: float) -> None:
+@pytest.mark.parametrize("logit", [-4.0, 3.0])
+def test_the_baseline_does_not_bias_the_gradient(logit: float) -> None:
     model, objective = five_tokens(GENERATORS[0])
-    batch, slots = sentences(1, places=(3,))
-    p = chances(model, (3,), GENERATORS[0]).detach()[0]
+    batch, masked = sequences(1, places=(3,))
+    p = probabilities(model, (3,), GENERATORS[0]).detach()[0]
 
     def weighed() -> tuple[Tensor, Tensor]:
         parts = []
         for token in range(FIVE):
-            told = replace(objective, rtd=replace(objective.rtd, proposer=Told(objective.rtd.proposer, (token,))))
-            parts.append(gradient(model, told.loss(model, batch, slots, told.counts(batch, slots)).loss))
+            fixed = with_samples(objective, (token,))
+            parts.append(gradient(model, fixed.loss(model, batch, masked, fixed.counts(batch, masked)).loss))
         return sum((q * part for q, part in zip(p, parts, strict=True)), torch.zeros(())), parts[0]
 
     before, one = weighed()
     with torch.no_grad():
-        model.baseline_head.bias.fill_(level)
+        model.baseline_head.bias.fill_(logit)
     after, other = weighed()
     assert (one - other).norm() > 0.1 * one.norm(), "a single sample's gradient does change"
     torch.testing.assert_close(after, before, rtol=1e-3, atol=1e-5 * float(before.abs().max()) + 1e-6)
@@ -201,8 +210,8 @@ def gradients(config: Config) -> dict[str, Tensor]:
     model, objective = made(config)
     livelier(model)
     batch = unpack(ragged_rows(8))
-    slots = objective.plan(batch)
-    objective.loss(model, batch, slots, objective.counts(batch, slots)).loss.backward()
+    masked = objective.choose_masked(batch)
+    objective.loss(model, batch, masked, objective.counts(batch, masked)).loss.backward()
     found = {name: parameter.grad for name, parameter in model.named_parameters()}
     assert all(one is not None for one in found.values()), "every parameter takes part in the loss"
     return cast(dict[str, Tensor], found)
@@ -246,29 +255,29 @@ def test_the_figures_are_what_plain_arithmetic_says() -> None:
     model, objective = made(adversarial_config(dropout=0.0, mlm=2.0))
     livelier(model)
     batch = unpack(ragged_rows(6))
-    slots = objective.plan(batch)
-    outcome = objective.loss(model, batch, slots, objective.counts(batch, slots))
+    masked = objective.choose_masked(batch)
+    outcome = objective.loss(model, batch, masked, objective.counts(batch, masked))
     sums = dict(zip(objective.stats, outcome.sums.tolist(), strict=True))
     with torch.no_grad():
-        proposal = objective.rtd.proposer.propose(model, batch, slots, dropout=False)
+        samples = objective.rtd.generator.sample(model, batch, masked, dropout=False)
         detected = objective.rtd.evaluate(model, batch)
-    assert detected.logits_BL is not None and detected.replaced_BL is not None and proposal.hidden_MD is not None
+    assert detected.logits_BL is not None and detected.corrupted_ids_BL is not None and samples.hidden_MD is not None
     reward, cross, entropy, climb, number = 0.0, 0.0, 0.0, 0.0, -1
-    for row, (places, flags) in enumerate(zip(slots.positions_BS.tolist(), slots.used_BS.tolist(), strict=True)):
+    for row, (places, flags) in enumerate(zip(masked.positions_BM.tolist(), masked.used_BM.tolist(), strict=True)):
         for place, used in zip(places, flags, strict=True):
             number += 1
             if not used:
                 continue
-            fake = bool(detected.replaced_BL[row, place] != batch.ids_BL[row, place])
+            fake = bool(detected.corrupted_ids_BL[row, place] != batch.ids_BL[row, place])
             z = float(detected.logits_BL[row, place])
             truth = 1 / (1 + math.exp(-z if fake else z))
-            q = float(torch.sigmoid(model.baseline_head(proposal.hidden_MD[number])).detach()[0])
+            q = float(torch.sigmoid(model.baseline_head(samples.hidden_MD[number])).detach()[0])
             reward -= math.log(truth)
             cross -= truth * math.log(q) + (1 - truth) * math.log(1 - q)
-            entropy += float(torch.distributions.Categorical(logits=proposal.logp_MV[number]).entropy())
-            sample = int(proposal.sampled_M[number])
-            climb -= (math.log(q) - math.log(truth)) * float(proposal.logp_MV[number, sample])
-    count = int(slots.used_BS.sum())
+            entropy += float(torch.distributions.Categorical(logits=samples.logp_MV[number]).entropy())
+            sample = int(samples.sampled_M[number])
+            climb -= (math.log(q) - math.log(truth)) * float(samples.logp_MV[number, sample])
+    count = int(masked.used_BM.sum())
     assert sums["reward_sum"] == pytest.approx(reward, rel=1e-4)
     assert sums["baseline_sum"] == pytest.approx(cross, rel=1e-4)
     assert sums["entropy_sum"] == pytest.approx(entropy, rel=1e-4)
@@ -283,8 +292,8 @@ def test_the_figures_are_what_plain_arithmetic_says() -> None:
 def test_a_fresh_generator_has_the_entropy_of_its_vocabulary() -> None:
     model, objective = made(adversarial_config(dropout=0.0))
     batch = unpack(ragged_rows(4))
-    slots = objective.plan(batch)
-    sums = objective.loss(model, batch, slots, objective.counts(batch, slots)).sums.tolist()
+    masked = objective.choose_masked(batch)
+    sums = objective.loss(model, batch, masked, objective.counts(batch, masked)).sums.tolist()
     means = objective.means(dict(zip(objective.stats, sums, strict=True)))
     assert means["entropy"] == pytest.approx(math.log(150), abs=0.02)
     assert means["baseline_loss"] == pytest.approx(math.log(2), abs=0.02)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import replace
 from typing import cast
@@ -12,17 +11,29 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import log_loss, roc_auc_score
-from tiny import CLS, MASK, SEP, SPECIALS, VOCAB, Trainer, ragged_rows, tiny_config
+from tiny import (
+    CLS,
+    MASK,
+    SEP,
+    VOCAB,
+    Trainer,
+    in_double,
+    layer_norm,
+    make_electra,
+    make_model,
+    make_objective,
+    ragged_rows,
+    tiny_config,
+)
 from torch import Tensor
 
-from electra.batches.masking import Slots
+from electra.batches.masking import MaskedPositions
 from electra.batches.sequences import Sequences, unpack
 from electra.config.schema import Config, GeneratorConfig, MaskingConfig, ObjectiveConfig
 from electra.config.validate import validate
 from electra.errors import ConfigError
-from electra.model.electra import Electra, build_model
+from electra.model.electra import Electra
 from electra.objective.electric import Electric
-from electra.objective.table import build_objective
 from electra.train.evaluate import evaluate
 
 FEW = 12
@@ -36,7 +47,7 @@ def electric(**parts: object) -> Config:
 
 def made(config: Config) -> tuple[Electra, Electric]:
     """A model whose weights are large enough that every part of the loss counts."""
-    model = cast(Electra, build_model(config))
+    model = make_electra(config)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:
@@ -44,12 +55,12 @@ def made(config: Config) -> tuple[Electra, Electric]:
         assert model.generator_head is not None
         model.generator_head.bias.normal_(generator=torch.Generator().manual_seed(1))
         model.generator_head.bias[5:FEW] += 5
-    return model, cast(Electric, build_objective(config, SPECIALS))
+    return model, cast(Electric, make_objective(config))
 
 
 def loss_of(model: Electra, objective: Electric, batch: Sequences) -> Tensor:
-    slots = objective.plan(batch)
-    return objective.loss(model, batch, slots, objective.counts(batch, slots)).loss
+    masked = objective.choose_masked(batch)
+    return objective.loss(model, batch, masked, objective.counts(batch, masked)).loss
 
 
 def gradients(model: Electra) -> dict[str, Tensor]:
@@ -60,37 +71,37 @@ class Naive:
     """A batch's figures, token by token, in double precision; what was sampled is taken as given."""
 
     def __init__(self, model: Electra, objective: Electric, batch: Sequences, rate: float) -> None:
-        slots = objective.plan(batch)
+        masked = objective.choose_masked(batch)
         with torch.inference_mode():
-            seen = objective.evaluate(model, batch).replaced_BL
-        assert seen is not None
-        model = copy.deepcopy(model).double()
+            corrupted_ids = objective.evaluate(model, batch).corrupted_ids_BL
+        assert corrupted_ids is not None
+        model = in_double(model)
         head = model.generator_head
         assert head is not None and model.generator is not None
         with torch.no_grad():
             x = model.generator_embeddings(batch.ids_BL, batch.segments_BL, None)
             around = model.generator(x, batch.lengths_B, None)
-            hidden = model.discriminator(model.embed(seen, batch.segments_BL, None), batch.lengths_B, None)
+            hidden = model.discriminator(model.embed(corrupted_ids, batch.segments_BL, None), batch.lengths_B, None)
         table, bias = model.generator_embeddings.token.weight, head.bias
         self.cloze: list[float] = []
         self.logits: list[float] = []
         self.labels: list[bool] = []
         self.lucky = 0
         for row, size in enumerate(batch.lengths_B.tolist()):
-            chosen = set(slots.positions_BS[row][slots.used_BS[row]].tolist())
+            chosen = set(masked.positions_BM[row][masked.used_BM[row]].tolist())
             for place in range(size):
-                was, now = int(batch.ids_BL[row, place]), int(seen[row, place])
+                was, now = int(batch.ids_BL[row, place]), int(corrupted_ids[row, place])
                 if was in (CLS, SEP, MASK):
                     assert now == was and place not in chosen
                     continue
                 with torch.no_grad():
-                    scores = table @ head.norm(F.gelu(head.dense(around[row, place]))) + bias
+                    scores = table @ layer_norm(head.norm, F.gelu(head.dense(around[row, place]))) + bias
                     q = torch.softmax(scores, 0).tolist()
                     detect = model.discriminator_head
                     energy = float(detect.score(F.gelu(detect.dense(hidden[row, place]))))  # type: ignore[union-attr]
-                noise, text = rate * q[now], (1 - rate) * math.exp(-energy)
+                noise, data = rate * q[now], (1 - rate) * math.exp(-energy)
                 self.cloze.append(-math.log(q[was]))
-                self.logits.append(math.log(noise / text))
+                self.logits.append(math.log(noise / data))
                 self.labels.append(place in chosen)
                 self.lucky += place in chosen and now == was
         posterior = [1 / (1 + math.exp(-z)) for z in self.logits]
@@ -107,21 +118,21 @@ def test_the_loss_is_what_loops_say(tying: str) -> None:
     rows = ragged_rows(10, vocab=FEW)
     batch = unpack(rows)
     naive = Naive(model, objective, batch, 0.3)
-    slots = objective.plan(batch)
-    counts = objective.counts(batch, slots)
+    masked = objective.choose_masked(batch)
+    counts = objective.counts(batch, masked)
     assert counts.tolist() == [len(naive.cloze)]
-    outcome = objective.loss(model, batch, slots, counts)
+    outcome = objective.loss(model, batch, masked, counts)
     mlm, nce = sum(naive.cloze) / len(naive.cloze), sum(naive.nce) / len(naive.nce)
     assert outcome.loss.item() == pytest.approx(1.5 * mlm + 20 * nce, rel=1e-5)
     sums = dict(zip(objective.stats, outcome.sums.tolist(), strict=True))
-    right = sum((z > 0) == y for z, y in zip(naive.logits, naive.labels, strict=True))
+    correct = sum((z > 0) == y for z, y in zip(naive.logits, naive.labels, strict=True))
     changed = sum(naive.labels) - naive.lucky
     assert sums == pytest.approx(
         {
             "mlm_sum": sum(naive.cloze),
             "rtd_sum": sum(naive.nce),
-            "judged": len(naive.cloze),
-            "rtd_right": right,
+            "scored": len(naive.cloze),
+            "rtd_correct": correct,
             "replaced": changed,
             "tokens": int(batch.lengths_B.sum()),
         },
@@ -133,7 +144,7 @@ def test_the_loss_is_what_loops_say(tying: str) -> None:
             "loss": outcome.loss.item(),
             "mlm_loss": mlm,
             "rtd_loss": nce,
-            "rtd_accuracy": right / len(naive.cloze),
+            "rtd_accuracy": correct / len(naive.cloze),
             "replaced_rate": changed / int(batch.lengths_B.sum()),
         },
         rel=1e-5,
@@ -146,7 +157,7 @@ def test_the_loss_is_what_loops_say(tying: str) -> None:
     assert sample.probabilities[0] == sample.probabilities[-1] == 0, "[CLS] and [SEP] are never sampled"
 
 
-def test_averaged_duplicates_are_asked_for_too() -> None:
+def test_averaged_duplicates_are_scored_by_their_own_probability() -> None:
     masking = MaskingConfig(rate=0.4, policy="official")
     model, objective = made(electric(masking=masking))
     batch = unpack(ragged_rows(10, vocab=FEW))
@@ -176,24 +187,24 @@ def test_the_probability_of_a_sample_is_a_constant() -> None:
     weights = ObjectiveConfig(name="electric", mlm_weight=0.0, rtd_weight=1.0)
     model, objective = made(electric(objective=weights))
     batch = unpack(ragged_rows(8))
-    slots = objective.plan(batch)
+    masked = objective.choose_masked(batch)
     loss_of(model, objective, batch).backward()
-    found = gradients(model)
+    ours = gradients(model)
     model.zero_grad()
     with torch.no_grad():
-        said = objective.evaluate(model, batch)
-    assert said.replaced_BL is not None and said.logits_BL is not None and said.judged_BL is not None
+        found = objective.evaluate(model, batch)
+    assert found.corrupted_ids_BL is not None and found.logits_BL is not None and found.scored_BL is not None
     energies = model.discriminator_head(
-        model.discriminator(model.embed(said.replaced_BL, batch.segments_BL, None), batch.lengths_B, None)
+        model.discriminator(model.embed(found.corrupted_ids_BL, batch.segments_BL, None), batch.lengths_B, None)
     )
-    constant = said.logits_BL - energies.detach()
-    assert said.fake_BL is not None
-    each = F.binary_cross_entropy_with_logits(energies + constant, said.fake_BL.float(), reduction="none")
-    (each[said.judged_BL].sum() / objective.counts(batch, slots)[0]).backward()
+    constant = found.logits_BL - energies.detach()
+    assert found.fake_BL is not None
+    each = F.binary_cross_entropy_with_logits(energies + constant, found.fake_BL.float(), reduction="none")
+    (each[found.scored_BL].sum() / objective.counts(batch, masked)[0]).backward()
     expected = gradients(model)
-    assert found.keys() == expected.keys()
+    assert ours.keys() == expected.keys()
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-7)
 
 
 def test_some_rows_at_a_time_is_all_at_once() -> None:
@@ -212,7 +223,7 @@ def test_some_rows_at_a_time_is_all_at_once() -> None:
             torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_the_vocabulary_at_every_position_is_never_kept() -> None:
+def test_no_logits_of_every_position_are_saved() -> None:
     model, objective = made(electric())
     batch = unpack(ragged_rows(32))
     shapes: list[tuple[int, ...]] = []
@@ -224,8 +235,8 @@ def test_the_vocabulary_at_every_position_is_never_kept() -> None:
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         loss_of(model, replace(objective, chunk_rows=64), batch)
     padded = 256  # the vocabulary in whole blocks
-    kept = {shape for shape in shapes if shape and shape[-1] == padded} - {(padded,), (16, padded)}
-    assert len(shapes) > 20 and not kept, "only the table itself is that wide"
+    logits = {shape for shape in shapes if shape and shape[-1] == padded} - {(padded,), (16, padded)}
+    assert len(shapes) > 20 and not logits, "only the table itself is that large"
 
 
 @pytest.mark.parametrize("micro", [1, 2, 4])
@@ -240,7 +251,7 @@ def test_micro_batches_do_not_change_the_step(micro: int) -> None:
     assert weights[1][1] == pytest.approx(weights[0][1], rel=1e-4)
 
 
-def test_padding_says_nothing() -> None:
+def test_padding_does_not_matter() -> None:
     model, objective = made(electric())
     batch = unpack(ragged_rows(8))
     padded = torch.arange(24) >= batch.lengths_B[:, None]
@@ -258,10 +269,10 @@ def test_a_batch_without_a_candidate_is_nothing_to_learn() -> None:
 
 
 class ToyLanguage:
-    """Four words drawn from p whatever stands around them, replaced by draws of q, and a network that can see neither
-    place nor neighbours: what it must learn is known exactly."""
+    """Four tokens drawn from p whatever stands around them, replaced by samples of q, and a network that reads neither
+    position nor neighbours: what it must learn is known exactly."""
 
-    WORDS = (5, 6, 7, 8)
+    TOKENS = (5, 6, 7, 8)
     P = np.array([0.5, 0.3, 0.15, 0.05])
     Q = np.array([0.1, 0.2, 0.3, 0.4])
     RATE = 0.25
@@ -277,7 +288,7 @@ class ToyLanguage:
             head.norm.weight.zero_()  # nothing but the bias is left: q does not depend on anything
             head.norm.bias.zero_()
             head.bias.fill_(-1e4)
-            head.bias[list(self.WORDS)] = torch.tensor(np.log(self.Q), dtype=torch.float32)
+            head.bias[list(self.TOKENS)] = torch.tensor(np.log(self.Q), dtype=torch.float32)
             model.embeddings.position.weight.zero_()
             model.embeddings.segment.weight.zero_()
             for layer in model.discriminator.layers:
@@ -286,23 +297,23 @@ class ToyLanguage:
                     linear.bias.zero_()  # type: ignore[union-attr,operator]
         rows = ragged_rows(800, full=True)
         random = np.random.default_rng(5)
-        words = torch.from_numpy(random.choice(self.WORDS, p=self.P, size=(800, 24)).astype(np.int32))
-        rows[:, :24] = torch.where(rows[:, :24] > MASK, words, rows[:, :24])
+        tokens = torch.from_numpy(random.choice(self.TOKENS, p=self.P, size=(800, 24)).astype(np.int32))
+        rows[:, :24] = torch.where(rows[:, :24] > MASK, tokens, rows[:, :24])
         self.batch = unpack(rows)
-        self.slots: Slots = self.objective.plan(self.batch)
+        self.masked: MaskedPositions = self.objective.choose_masked(self.batch)
 
     def loss(self) -> Tensor:
-        counts = self.objective.counts(self.batch, self.slots)
-        return self.objective.loss(self.model, self.batch, self.slots, counts).loss
+        counts = self.objective.counts(self.batch, self.masked)
+        return self.objective.loss(self.model, self.batch, self.masked, counts).loss
 
     def energies(self) -> Tensor:
-        ids = torch.tensor([self.WORDS])
+        ids = torch.tensor([self.TOKENS])
         hidden = self.model.discriminator(self.model.embed(ids, torch.zeros_like(ids), None), None)
         energies: Tensor = self.model.discriminator_head(hidden)[0]
         return energies
 
 
-def test_the_loss_is_least_where_the_energy_is_the_texts_log_probability() -> None:
+def test_the_loss_is_least_where_the_energy_is_minus_the_log_probability() -> None:
     toy = ToyLanguage()
     score = toy.model.discriminator_head.score
     for parameter in toy.model.parameters():
@@ -320,17 +331,17 @@ def test_the_loss_is_least_where_the_energy_is_the_texts_log_probability() -> No
     solver.step(closure)
     with torch.no_grad():
         learned = toy.energies().neg().exp().double().numpy()
-        said = toy.objective.evaluate(toy.model, toy.batch)
-    assert said.replaced_BL is not None and said.fake_BL is not None and said.judged_BL is not None
-    # What the counts themselves say: exp(-E) = q · (r / (1 - r)) · kept / sampled, word by word.
+        found = toy.objective.evaluate(toy.model, toy.batch)
+    assert found.corrupted_ids_BL is not None and found.fake_BL is not None and found.scored_BL is not None
+    # What the counts themselves say: exp(-E) = q · (r / (1 - r)) · kept / sampled, token by token.
     exact = []
-    for word, q in zip(toy.WORDS, toy.Q, strict=True):
-        here = (said.replaced_BL == word) & said.judged_BL
-        kept, sampled = int((here & ~said.fake_BL).sum()), int((here & said.fake_BL).sum())
+    for token, q in zip(toy.TOKENS, toy.Q, strict=True):
+        here = (found.corrupted_ids_BL == token) & found.scored_BL
+        kept, sampled = int((here & ~found.fake_BL).sum()), int((here & found.fake_BL).sum())
         exact.append(q * toy.RATE / (1 - toy.RATE) * kept / sampled)
     assert learned == pytest.approx(np.array(exact), rel=1e-2)
-    # And up to chance and the rounding of how many are chosen (6 of 21 or 22), that is p.
-    chosen = float(toy.slots.used_BS.sum()) / float(toy.objective.counts(toy.batch, toy.slots))
+    # And up to sampling error and the rounding of how many are chosen (6 of 21 or 22), that is p.
+    chosen = float(toy.masked.used_BM.sum()) / float(toy.objective.counts(toy.batch, toy.masked))
     offset = (1 - chosen) / chosen * toy.RATE / (1 - toy.RATE)
     assert learned / offset == pytest.approx(toy.P, rel=0.06)
     assert learned.sum() == pytest.approx(offset, rel=0.03), "normalised, though no sum was ever taken"
@@ -348,9 +359,9 @@ def test_start_values() -> None:
     for start, nce in ((False, 0.29 * (math.log(VOCAB) + math.log(0.75 / 0.25))), (True, 0.60)):
         weights = ObjectiveConfig(name="electric", base_rate_start=start)
         config = electric(masking=MaskingConfig(rate=0.25), objective=weights)
-        objective = build_objective(config, SPECIALS)
-        slots = objective.plan(batch)
-        outcome = objective.loss(build_model(config), batch, slots, objective.counts(batch, slots))
+        objective = make_objective(config)
+        masked = objective.choose_masked(batch)
+        outcome = objective.loss(make_model(config), batch, masked, objective.counts(batch, masked))
         means = objective.means(dict(zip(objective.stats, outcome.sums.tolist(), strict=True)))
         assert means["mlm_loss"] == pytest.approx(math.log(VOCAB), rel=0.02)
         assert means["rtd_loss"] == pytest.approx(nce, rel=0.1)

@@ -11,28 +11,39 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import accuracy_score, log_loss, precision_score, recall_score, roc_auc_score
-from tiny import MASK, SPECIALS, VOCAB, Trainer, lowbias32, plain_fold, ragged_rows, tiny_config
+from tiny import (
+    MASK,
+    OPS,
+    VOCAB,
+    Trainer,
+    in_double,
+    layer_norm,
+    lowbias32,
+    make_electra,
+    make_objective,
+    plain_fold,
+    ragged_rows,
+    tiny_config,
+)
 from torch import Tensor
 
-from electra.batches.masking import CHOOSE, REPLACE, SHOW, Slots
+from electra.batches.masking import CHOOSE, REPLACE, SHOW, MaskedPositions
 from electra.batches.sequences import Sequences, unpack
 from electra.config.schema import Config, MaskingConfig, ObjectiveConfig
-from electra.model.electra import Electra, build_model
+from electra.model.electra import Electra
 from electra.objective.base import Objective, Outcome
-from electra.objective.corrupt import replace as put_samples
-from electra.objective.table import build_objective
 from electra.train.evaluate import evaluate, readable
 
-FEW = 12  # ids below this are special or in use in small texts
+FEW = 12  # ids below this are special or in use in short documents
 POLICIES = ["without_replacement", "official"]
 
 
 def made(config: Config) -> tuple[Electra, Objective]:
-    return cast(Electra, build_model(config)), build_objective(config, SPECIALS)
+    return make_electra(config), make_objective(config)
 
 
 def livelier(model: Electra) -> Electra:
-    """Weights several times larger and a generator that knows the few words in use: every part of the loss counts."""
+    """Weights several times larger and a generator that knows the few tokens in use: every part of the loss counts."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:
@@ -43,13 +54,13 @@ def livelier(model: Electra) -> Electra:
 
 
 def loss_of(model: Electra, objective: Objective, batch: Sequences) -> Outcome:
-    slots = objective.plan(batch)
-    return objective.loss(model, batch, slots, objective.counts(batch, slots))
+    masked = objective.choose_masked(batch)
+    return objective.loss(model, batch, masked, objective.counts(batch, masked))
 
 
-def chance(key: int, index: int) -> float:
-    word = lowbias32(key % 2**32 ^ lowbias32(index))
-    return ((word >> 9) + 0.5) / 2**23
+def uniform(key: int, index: int) -> float:
+    bits = lowbias32(key % 2**32 ^ lowbias32(index))
+    return ((bits >> 9) + 0.5) / 2**23
 
 
 def fall(weights: list[float], draw: float) -> int:
@@ -63,51 +74,53 @@ def fall(weights: list[float], draw: float) -> int:
 
 
 class Naive:
-    """A batch's figures, slot by slot and token by token, in double precision and without dropout."""
+    """A batch's figures, position by position, in double precision and without dropout."""
 
     def __init__(self, model: Electra, objective: Objective, batch: Sequences) -> None:
-        model = copy.deepcopy(model).double()
-        slots = objective.plan(batch)
+        model = in_double(model)
+        masked = objective.choose_masked(batch)
         original, lengths, keys = batch.ids_BL.tolist(), batch.lengths_B.tolist(), batch.keys_B.tolist()
         used = [
-            [(s, p) for s, (p, u) in enumerate(zip(positions, flags, strict=True)) if u]
-            for positions, flags in zip(slots.positions_BS.tolist(), slots.used_BS.tolist(), strict=True)
+            [(m, p) for m, (p, u) in enumerate(zip(positions, flags, strict=True)) if u]
+            for positions, flags in zip(masked.positions_BM.tolist(), masked.used_BM.tolist(), strict=True)
         ]
-        shown = copy.deepcopy(original)
+        masked_ids = copy.deepcopy(original)
         for row, key in enumerate(keys):
-            for s, p in used[row]:
-                if chance(plain_fold(key, SHOW), s) < 0.85:
-                    shown[row][p] = MASK
-        hidden = self._hidden(model, "generator", torch.tensor(shown), batch)
+            for m, p in used[row]:
+                if uniform(plain_fold(key, SHOW), m) < 0.85:
+                    masked_ids[row][p] = MASK
+        hidden = self._hidden(model, "generator", torch.tensor(masked_ids), batch)
         table, bias = model.embeddings.token.weight, model.generator_head.bias
         self.nll: list[float] = []
-        self.right: list[bool] = []
-        self.sampled_right: list[bool] = []
+        self.correct: list[bool] = []
+        self.sample_correct: list[bool] = []
         self.samples: list[dict[int, list[int]]] = []
         for row, key in enumerate(keys):
             at: dict[int, list[int]] = {}
-            for s, p in used[row]:
+            for m, p in used[row]:
                 head = model.generator_head
-                x = head.norm(F.gelu(head.dense(hidden[row, p])))
+                x = layer_norm(head.norm, F.gelu(head.dense(hidden[row, p])))
                 p_V = torch.softmax(table @ x + bias, 0).tolist()
                 self.nll.append(-math.log(p_V[original[row][p]]))
-                self.right.append(max(range(VOCAB), key=p_V.__getitem__) == original[row][p])
-                slot = plain_fold(plain_fold(key, REPLACE), s)
+                self.correct.append(max(range(VOCAB), key=p_V.__getitem__) == original[row][p])
+                drawn = plain_fold(plain_fold(key, REPLACE), m)
                 blocks = [sum(p_V[start : start + 128]) for start in range(0, VOCAB, 128)]
-                block = fall(blocks, chance(slot, 0))
-                token = block * 128 + fall(p_V[block * 128 : (block + 1) * 128], chance(slot, 1))
+                block = fall(blocks, uniform(drawn, 0))
+                token = block * 128 + fall(p_V[block * 128 : (block + 1) * 128], uniform(drawn, 1))
                 at.setdefault(p, []).append(token)
             self.samples.append(at)
-        self.seen = copy.deepcopy(original)
+        self.corrupted_ids = copy.deepcopy(original)
         for row, at in enumerate(self.samples):
             for p, tokens in at.items():
-                self.seen[row][p] = sum(tokens) // len(tokens)
-            self.sampled_right += [self.seen[row][p] == original[row][p] for _, p in used[row]]
-        hidden = self._hidden(model, "discriminator", torch.tensor(self.seen), batch)
+                self.corrupted_ids[row][p] = sum(tokens) // len(tokens)
+            self.sample_correct += [self.corrupted_ids[row][p] == original[row][p] for _, p in used[row]]
+        hidden = self._hidden(model, "discriminator", torch.tensor(self.corrupted_ids), batch)
         head = model.discriminator_head
         scores = head.score(F.gelu(head.dense(hidden)))[..., 0].tolist()
         self.logits = [scores[row][p] for row, size in enumerate(lengths) for p in range(size)]
-        self.labels = [self.seen[row][p] != original[row][p] for row, size in enumerate(lengths) for p in range(size)]
+        self.labels = [
+            self.corrupted_ids[row][p] != original[row][p] for row, size in enumerate(lengths) for p in range(size)
+        ]
         self.bce = [math.log1p(math.exp(z)) - z * y for z, y in zip(self.logits, self.labels, strict=True)]
         self.mlm = sum(self.nll) / len(self.nll)
         self.rtd = sum(self.bce) / len(self.bce)
@@ -134,12 +147,12 @@ def test_the_loss_is_what_loops_say(policy: str) -> None:
     assert sums == pytest.approx(
         {
             "mlm_sum": sum(naive.nll),
-            "slots": len(naive.nll),
+            "masked": len(naive.nll),
             "rtd_sum": sum(naive.bce),
             "tokens": int(batch.lengths_B.sum()),
             "replaced": sum(naive.labels),
-            "rtd_right": sum((z > 0) == y for z, y in zip(naive.logits, naive.labels, strict=True)),
-            "judged": int(batch.lengths_B.sum()),
+            "rtd_correct": sum((z > 0) == y for z, y in zip(naive.logits, naive.labels, strict=True)),
+            "scored": int(batch.lengths_B.sum()),
         },
         rel=1e-5,
     )
@@ -152,7 +165,7 @@ def test_the_loss_is_what_loops_say(policy: str) -> None:
             "loss": outcome.loss.item(),
             "mlm_loss": naive.mlm,
             "rtd_loss": naive.rtd,
-            "rtd_accuracy": sums["rtd_right"] / sums["tokens"],
+            "rtd_accuracy": sums["rtd_correct"] / sums["tokens"],
             "replaced_rate": sums["replaced"] / sums["tokens"],
         },
         rel=1e-5,
@@ -163,11 +176,11 @@ def test_the_denominators_are_the_given_counts() -> None:
     """A micro-batch divides by the counts of the whole batch, never by its own."""
     model, objective = made(tiny_config(dropout=0.0))
     batch = unpack(ragged_rows(6))
-    slots = objective.plan(batch)
-    counts = objective.counts(batch, slots)
-    assert counts.tolist() == [int(slots.used_BS.sum()), int(batch.lengths_B.sum())]
-    sums = dict(zip(objective.stats, objective.loss(model, batch, slots, counts).sums.tolist(), strict=True))
-    loss = objective.loss(model, batch, slots, torch.tensor([100.0, 7000.0])).loss
+    masked = objective.choose_masked(batch)
+    counts = objective.counts(batch, masked)
+    assert counts.tolist() == [int(masked.used_BM.sum()), int(batch.lengths_B.sum())]
+    sums = dict(zip(objective.stats, objective.loss(model, batch, masked, counts).sums.tolist(), strict=True))
+    loss = objective.loss(model, batch, masked, torch.tensor([100.0, 7000.0])).loss
     assert loss.item() == pytest.approx(sums["mlm_sum"] / 100 + 50 * sums["rtd_sum"] / 7000, rel=1e-6)
 
 
@@ -194,19 +207,19 @@ def test_special_tokens_count_in_the_detection_loss() -> None:
     sums = dict(zip(objective.stats, loss_of(model, objective, batch).sums.tolist(), strict=True))
     expected = sums["tokens"] * math.log1p(math.exp(3.0)) - 3.0 * sums["replaced"]
     assert sums["rtd_sum"] == pytest.approx(expected, rel=1e-6)
-    assert sums["rtd_right"] == sums["replaced"]
+    assert sums["rtd_correct"] == sums["replaced"]
 
 
 def test_a_generator_that_is_always_right_replaces_nothing() -> None:
     model, objective = made(tiny_config(dropout=0.0))
     rows = ragged_rows(8)
-    text = rows[:, :24]
-    text[text > MASK] = 42
+    ids = rows[:, :24]
+    ids[ids > MASK] = 42
     with torch.no_grad():
         model.generator_head.bias[42] = 1000.0
     sums = dict(zip(objective.stats, loss_of(model, objective, unpack(rows)).sums.tolist(), strict=True))
     assert sums["replaced"] == 0
-    assert sums["slots"] > 0 and sums["mlm_sum"] == pytest.approx(0.0, abs=1e-4)
+    assert sums["masked"] > 0 and sums["mlm_sum"] == pytest.approx(0.0, abs=1e-4)
 
 
 def gradients(config: Config, *, mlm: float, rtd: float) -> dict[str, Tensor]:
@@ -229,7 +242,7 @@ def test_the_detection_loss_does_not_reach_the_generator() -> None:
 
 
 def test_defect_the_detection_loss_is_optimised() -> None:
-    """Elsewhere only the first of the two losses was ever given to backward."""
+    """Elsewhere only the first of the two losses ever reached the backward."""
     both, only_mlm = gradients(tiny_config(), mlm=1.0, rtd=50.0), gradients(tiny_config(), mlm=1.0, rtd=0.0)
     names = [name for name in both if name.startswith("discriminator")]
     assert names and all(both[name].any() and not only_mlm[name].any() for name in names)
@@ -251,9 +264,9 @@ def test_defect_the_output_matrix_of_the_generator_is_the_input_table() -> None:
     batch = unpack(ragged_rows(4))
     absent = next(token for token in range(5, VOCAB) if not (batch.ids_BL == token).any())
     with torch.no_grad():
-        before = objective.evaluate(model, batch).nll_BS.clone()
+        before = objective.evaluate(model, batch).nll_BM.clone()
         model.embeddings.token.weight[absent] *= -50.0
-        after = objective.evaluate(model, batch).nll_BS
+        after = objective.evaluate(model, batch).nll_BM
     # No input holds this token: only the output matrix can have changed the predictions.
     assert (before != after).any()
     found = gradients(tiny_config(), mlm=1.0, rtd=0.0)["embeddings.token.weight"]
@@ -297,7 +310,7 @@ def test_dropout_is_on_in_training_only() -> None:
     assert not torch.allclose(loss_of(model, objective, batch).sums, quiet, rtol=1e-3)
     one, other = objective.evaluate(model, batch), objective.evaluate(still, batch)
     assert one.logits_BL is not None and other.logits_BL is not None
-    assert torch.equal(one.logits_BL, other.logits_BL) and torch.equal(one.nll_BS, other.nll_BS)
+    assert torch.equal(one.logits_BL, other.logits_BL) and torch.equal(one.nll_BM, other.nll_BM)
 
 
 def test_purposes_have_addresses_of_their_own() -> None:
@@ -318,16 +331,18 @@ def test_official_replacement_averages_the_ids_of_a_position_drawn_twice() -> No
     batch = unpack(rows)
     positions = torch.tensor([[5, 7, 5, 7, 9, 0]])
     used = torch.tensor([[True, True, True, True, True, False]])
-    samples = torch.tensor([[10, 21, 15, 21, 30, 99]])
-    seen = put_samples(batch, Slots(positions, used), samples, official=True)
+    sampled = torch.tensor([[10, 21, 15, 21, 30, 99]])
+    masked = MaskedPositions(positions, used)
+    corrupted_ids = OPS.replace_tokens(batch.ids_BL, masked, sampled.flatten(), average=True)
     expected = rows[:, :24].clone()
     expected[0, 5], expected[0, 7], expected[0, 9] = 12, 21, 30  # floor of 12.5
-    assert torch.equal(seen, expected)
-    single = Slots(positions[:, [0, 1, 4, 5]], used[:, [0, 1, 4, 5]])
-    for official in (True, False):
-        seen = put_samples(batch, single, samples[:, [0, 1, 4, 5]], official=official)
+    assert torch.equal(corrupted_ids, expected)
+    single = MaskedPositions(positions[:, [0, 1, 4, 5]], used[:, [0, 1, 4, 5]])
+    for average in (True, False):
+        few = sampled[:, [0, 1, 4, 5]].flatten()
+        corrupted_ids = OPS.replace_tokens(batch.ids_BL, single, few, average=average)
         expected[0, 5] = 10
-        assert torch.equal(seen, expected)
+        assert torch.equal(corrupted_ids, expected)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -339,13 +354,13 @@ def test_held_out_figures_are_what_loops_and_scikit_learn_say(policy: str) -> No
     figures, _ = evaluate(model, objective, rows.split(4), separator=None)  # the last batch is smaller
     naive = Naive(model, objective, unpack(rows))
     flagged = [z > 0 for z in naive.logits]
-    chances = [1 / (1 + math.exp(-z)) for z in naive.logits]
+    probabilities = [1 / (1 + math.exp(-z)) for z in naive.logits]
     assert figures == pytest.approx(
         {
             "mlm_loss": naive.mlm,
-            "mlm_accuracy": sum(naive.right) / len(naive.right),
-            "sampled_accuracy": sum(naive.sampled_right) / len(naive.sampled_right),
-            "rtd_loss": log_loss(naive.labels, chances),
+            "mlm_accuracy": sum(naive.correct) / len(naive.correct),
+            "sampled_accuracy": sum(naive.sample_correct) / len(naive.sample_correct),
+            "rtd_loss": log_loss(naive.labels, probabilities),
             "rtd_accuracy": accuracy_score(naive.labels, flagged),
             "rtd_precision": precision_score(naive.labels, flagged),
             "rtd_recall": recall_score(naive.labels, flagged),
@@ -366,11 +381,11 @@ def test_the_sample_shows_the_first_sequence() -> None:
     naive = Naive(model, objective, batch)
     size = int(batch.lengths_B[0])
     assert sample.original == batch.ids_BL[0, :size].tolist()
-    assert sample.replaced == naive.seen[0][:size]
+    assert sample.corrupted == naive.corrupted_ids[0][:size]
     assert sample.probabilities == pytest.approx([1 / (1 + math.exp(-z)) for z in naive.logits[:size]], rel=1e-4)
-    words = readable(sample, [f"t{i}" for i in range(VOCAB)])
-    assert words["original"] == [f"t{i}" for i in sample.original]
-    changed = {i for i in range(size) if sample.original[i] != sample.shown[i]}
-    differs = {i for i in range(size) if sample.original[i] != sample.replaced[i]}
-    assert changed and {sample.shown[i] for i in changed} == {MASK}
-    assert words["positions"] == sorted(changed | differs)
+    tokens = readable(sample, [f"t{i}" for i in range(VOCAB)])
+    assert tokens["original"] == [f"t{i}" for i in sample.original]
+    changed = {i for i in range(size) if sample.original[i] != sample.masked[i]}
+    differs = {i for i in range(size) if sample.original[i] != sample.corrupted[i]}
+    assert changed and {sample.masked[i] for i in changed} == {MASK}
+    assert tokens["positions"] == sorted(changed | differs)

@@ -1,29 +1,30 @@
-"""Sampling replacements: the softmax's distribution, never an entry that only fills up a block."""
+"""Sampling replacements: the softmax's distribution, never an entry that only pads a block."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from scipy.stats import chisquare
-from tiny import ragged_rows, unmix
+from tiny import OPS, ragged_rows, unmix
 from torch import Tensor
 
-from electra.batches.masking import Slots
+from electra.batches.masking import MaskedPositions
 from electra.batches.sequences import unpack
-from electra.objective.corrupt import BLOCK, gold_and_keys, pad_vocabulary, sample
+from electra.ops import VOCAB_BLOCK
+from electra.ops.reference.linear_cross_entropy import pad_vocabulary, sample
 
 DRAWS = 20_000
 KEYS = torch.arange(DRAWS, dtype=torch.int32) * 48271 - 99
 
 
 def log_probabilities(logits_V: Tensor) -> Tensor:
-    """One distribution, filled up to whole blocks as the generator's head fills it up."""
+    """One distribution, padded to whole blocks as the MLM head pads it."""
     _, padded = pad_vocabulary(torch.zeros(len(logits_V), 1), logits_V)
     return padded.log_softmax(0)[None, :]
 
 
 def test_whole_blocks_are_not_copied() -> None:
-    table, bias = torch.zeros(2 * BLOCK, 3), torch.zeros(2 * BLOCK)
+    table, bias = torch.zeros(2 * VOCAB_BLOCK, 3), torch.zeros(2 * VOCAB_BLOCK)
     assert all(one is other for one, other in zip(pad_vocabulary(table, bias), (table, bias), strict=True))
 
 
@@ -42,10 +43,10 @@ def test_samples_follow_the_softmax(vocab: int, spread: float) -> None:
     assert chisquare(observed[keep].numpy(), wanted[keep].numpy()).pvalue > 1e-3
 
 
-def test_neighbouring_slots_draw_independently() -> None:
+def test_neighbouring_masked_positions_draw_independently() -> None:
     batch = unpack(ragged_rows(2000, full=True))
-    slots = Slots(torch.zeros(2000, 4, dtype=torch.long), torch.ones(2000, 4, dtype=torch.bool))
-    _, keys = gold_and_keys(batch, slots)
+    masked = MaskedPositions(torch.zeros(2000, 4, dtype=torch.long), torch.ones(2000, 4, dtype=torch.bool))
+    _, keys = OPS.masked_targets(batch.ids_BL, batch.keys_B, masked)
     assert len(set(keys.tolist())) > 7990
     drawn = sample(log_probabilities(torch.zeros(4)).expand(8000, -1), keys).view(2000, 4)
     for left, right in ((0, 1), (1, 2), (2, 3), (0, 3)):
@@ -70,24 +71,24 @@ def test_extreme_logits() -> None:
         assert int(sample(log_probabilities(flat).expand(5000, -1), KEYS[:5000]).max()) < vocab
 
 
-@pytest.mark.parametrize("word", [0, 1, 2**32 - 1, 2**32 - 512])
+@pytest.mark.parametrize("bits", [0, 1, 2**32 - 1, 2**32 - 512])
 @pytest.mark.parametrize("vocab", [3, 129, 200])
-def test_the_lowest_and_highest_draws_stay_inside(word: int, vocab: int) -> None:
+def test_the_lowest_and_highest_draws_stay_inside(bits: int, vocab: int) -> None:
     """A draw next to 1 is where rounding could step past the last entry that has any weight."""
-    block_draw = unmix(word)
+    block_draw = unmix(bits)
     key = torch.tensor([block_draw], dtype=torch.int64).to(torch.int32)
     for logits in (torch.zeros(vocab), torch.linspace(0, -80, vocab), torch.linspace(-80, 0, vocab)):
         drawn = int(sample(log_probabilities(logits), key))
         assert 0 <= drawn < vocab
         assert logits.softmax(0)[drawn] > 0
-    first = int(sample(log_probabilities(torch.zeros(vocab)), key)) // BLOCK
-    assert first == (0 if word < 2**31 else (vocab - 1) // BLOCK)
+    first = int(sample(log_probabilities(torch.zeros(vocab)), key)) // VOCAB_BLOCK
+    assert first == (0 if bits < 2**31 else (vocab - 1) // VOCAB_BLOCK)
 
 
 def test_padding_fills_whole_blocks_and_passes_gradients_to_real_entries() -> None:
     for vocab in (1, 127, 128, 129, 30522):
         table, bias = pad_vocabulary(torch.ones(vocab, 2), torch.zeros(vocab))
-        assert table.shape[0] == bias.shape[0] == -(-vocab // BLOCK) * BLOCK
+        assert table.shape[0] == bias.shape[0] == -(-vocab // VOCAB_BLOCK) * VOCAB_BLOCK
         assert not table[vocab:].any() and (bias[vocab:] == -1e4).all()
     weight = torch.randn(5, 3, requires_grad=True)
     pad_vocabulary(weight, torch.zeros(5))[0].sum().backward()
@@ -95,5 +96,5 @@ def test_padding_fills_whole_blocks_and_passes_gradients_to_real_entries() -> No
 
 
 def test_sampling_carries_no_gradient() -> None:
-    logits = torch.zeros(2, BLOCK, requires_grad=True)
+    logits = torch.zeros(2, VOCAB_BLOCK, requires_grad=True)
     assert not sample(logits.log_softmax(1), KEYS[:2]).requires_grad

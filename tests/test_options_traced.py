@@ -1,4 +1,4 @@
-"""Every option of the laboratory is one traced graph without a copy from the host, as one captured step needs it."""
+"""Every option traces as one graph without a copy from the host, as a captured step needs it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import SPECIALS, VOCAB, Trainer, ragged_rows, tiny_config
+from tiny import SPECIALS, VOCAB, Trainer, make_model, make_objective, ragged_rows, tiny_config
 from torch import Tensor
 
 from electra.batches.layout import separator_of
-from electra.batches.masking import Slots
+from electra.batches.masking import MaskedPositions
 from electra.batches.sequences import unpack
 from electra.config.schema import Config, DataConfig, GeneratorConfig, MaskingConfig, ObjectiveConfig
-from electra.model.electra import build_model
 from electra.objective.base import Outcome
-from electra.objective.table import build_objective
+from electra.objective.registry import Resources, build_objective
+from electra.ops.dispatch import select
 from electra.train.optim import Update
 from electra.train.parallel import World
 from electra.train.state import Master
@@ -43,8 +43,9 @@ def counts() -> Tensor:
 
 
 def traced(config: Config) -> list[torch.fx.GraphModule]:
-    """The graphs of planning and of the loss; the traced results must be the plain ones."""
-    model, objective = build_model(config), build_objective(config, SPECIALS, counts=counts)
+    """The graphs of the masking and of the loss; the traced results must be those without tracing."""
+    ops = select(device=torch.device("cpu"), dtype=torch.float32, compiled=True)
+    model, objective = make_model(config, ops=ops), make_objective(config, ops=ops, counts=counts)
     graphs: list[torch.fx.GraphModule] = []
     separator = separator_of(config.data, SPECIALS)
 
@@ -52,21 +53,21 @@ def traced(config: Config) -> list[torch.fx.GraphModule]:
         graphs.append(graph)
         return graph.forward
 
-    def plan(rows: Tensor) -> tuple[Slots, Tensor]:
+    def choose(rows: Tensor) -> tuple[MaskedPositions, Tensor]:
         batch = unpack(rows, separator)
-        slots = objective.plan(batch)
-        return slots, objective.counts(batch, slots)
+        masked = objective.choose_masked(batch)
+        return masked, objective.counts(batch, masked)
 
-    def loss(rows: Tensor, slots: Slots, total: Tensor) -> Outcome:
-        return objective.loss(model, unpack(rows, separator), slots, total)
+    def loss(rows: Tensor, masked: MaskedPositions, total: Tensor) -> Outcome:
+        return objective.loss(model, unpack(rows, separator), masked, total)
 
     torch.compiler.reset()
     rows = ragged_rows(8)
-    slots, total = plan(rows)
-    same, again = torch.compile(plan, fullgraph=True, dynamic=False, backend=keep)(rows)
-    assert torch.equal(slots.positions_BS, same.positions_BS) and torch.equal(total, again)
-    expected = loss(rows, slots, total)
-    found = torch.compile(loss, fullgraph=True, dynamic=False, backend=keep)(rows, slots, total)
+    masked, total = choose(rows)
+    same, again = torch.compile(choose, fullgraph=True, dynamic=False, backend=keep)(rows)
+    assert torch.equal(masked.positions_BM, same.positions_BM) and torch.equal(total, again)
+    expected = loss(rows, masked, total)
+    found = torch.compile(loss, fullgraph=True, dynamic=False, backend=keep)(rows, masked, total)
     torch.testing.assert_close(found.sums, expected.sums)
     torch.testing.assert_close(found.loss, expected.loss)
     assert len(graphs) == 2, "one graph each"
@@ -88,17 +89,26 @@ def test_one_graph_and_no_copy_from_the_host(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "compiled"), [*((name, False) for name in VARIANTS), ("default", True), ("packed", True)]
 )
-def test_captured_steps_do_what_plain_ones_do(name: str, compiled: bool) -> None:
+def test_captured_steps_do_what_steps_on_a_cpu_do(name: str, compiled: bool) -> None:
     """The first step's losses and the masks of later ones; replays that repeated a mask would repeat a loss."""
     config = tiny_config(**VARIANTS[name], dropout=0.0)
     device = torch.device("cuda")
-    model = build_model(config)
-    objective = build_objective(config, SPECIALS, counts=counts, device=device)
+    ops = select(device=device, dtype=torch.float32, compiled=compiled)
+    model = make_model(config, ops=ops)
+    objective = build_objective(config, Resources(SPECIALS, ops, counts, device))
     master = Master(model, compute=torch.float32, device=device)
-    update = Update(master, config.optim)
     separator = separator_of(config.data, SPECIALS)
     fast = Stepper(
-        model, master, update, objective, world=World(), micro_batch=8, compiled=compiled, separator=separator
+        model,
+        master,
+        Update(master, config.optim, ops=ops),
+        objective,
+        ops=ops,
+        world=World(),
+        micro_batch=8,
+        compiled=compiled,
+        captured=True,
+        separator=separator,
     )
     plain = Trainer(config, micro=8, counts=counts, separator=separator)
     for seed in range(3):
@@ -106,5 +116,5 @@ def test_captured_steps_do_what_plain_ones_do(name: str, compiled: bool) -> None
         fast(rows.to(device), 0.0)
         plain.step(rows, 0.0)
         one, other = fast.read(), plain.step.read()
-        assert one["slots"] == other["slots"] and one["mlm_sum"] == pytest.approx(other["mlm_sum"], rel=1e-3)
+        assert one["masked"] == other["masked"] and one["mlm_sum"] == pytest.approx(other["mlm_sum"], rel=1e-3)
         assert one["rtd_sum"] == pytest.approx(other["rtd_sum"], rel=2e-2)

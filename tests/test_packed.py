@@ -1,4 +1,4 @@
-"""Packed rows: a token sees its own document and nothing else, in every network and objective."""
+"""Packed rows: a token attends to its own document and nothing else, in every network and objective."""
 
 from __future__ import annotations
 
@@ -11,26 +11,40 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import CLS, MASK, SEP, SPECIALS, VOCAB, Documents, Trainer, tiny_config
-from torch import Tensor
+from tiny import (
+    CLS,
+    MASK,
+    OPS,
+    SEP,
+    SPECIALS,
+    VOCAB,
+    Documents,
+    Trainer,
+    in_double,
+    make_electra,
+    make_model,
+    make_objective,
+    tiny_config,
+)
+from torch import Tensor, nn
 
 from electra.batches.layout import PackedLayout, separator_of
 from electra.batches.loader import pack
 from electra.batches.sequences import Sequences, Spans, document_spans, unpack
 from electra.bench import ours as bench
-from electra.config.schema import Config, DataConfig, GeneratorConfig, ObjectiveConfig
-from electra.kernels.host import library
-from electra.model.electra import Bert, Electra, build_model
-from electra.model.encoder import TwoTower, document_bias
+from electra.config.schema import Config, DataConfig, GeneratorConfig, ObjectiveConfig, TrainConfig
+from electra.model.electra import Bert, Electra
+from electra.model.encoder import Encoder, TwoTower
 from electra.objective.contrastive import left_whole
-from electra.objective.rtd import detection_states
-from electra.objective.table import build_objective
+from electra.objective.rtd import discriminator_states
+from electra.ops.dispatch import Kernels, select
+from electra.ops.reference.encoder_stack import document_mask
 from electra.train.evaluate import evaluate
 
 LENGTH = 24
 CONFIG = tiny_config(data=DataConfig(layout="packed", length=LENGTH), dropout=0.3)
 NO_NATIVE_BF16 = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # such a CPU computes it all the same
-loops = pytest.mark.parametrize("loops", [True, False], ids=["loops", "plain"])
+both_kernels = pytest.mark.parametrize("kernels", ["auto", "plain"])
 
 
 def packed_rows(count: int, *, length: int = LENGTH, seed: int = 0, average: float = 6.0) -> Tensor:
@@ -88,26 +102,31 @@ def test_only_the_packed_layout_parts_documents() -> None:
     assert torch.equal(few.ids_BL, batch.ids_BL[1:]) and torch.equal(few.keys_B, batch.keys_B[1:])
 
 
-def test_the_bias_is_between_documents() -> None:
+def test_the_mask_is_between_documents() -> None:
     batch = unpack(packed_rows(5), SEP)
     assert batch.spans is not None
-    bias = document_bias(batch.spans, torch.float32)
-    assert bias.shape == (5, 1, LENGTH, LENGTH)
+    mask = document_mask(batch.spans, torch.float32)
+    assert mask.shape == (5, 1, LENGTH, LENGTH)
     for row, ids in enumerate(batch.ids_BL.tolist()):
         want = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
         for document in documents_of(ids):
             want[document.start : document.stop, document.start : document.stop] = False
-        assert torch.equal(bias[row, 0] == torch.finfo(torch.float32).min, want)
-        assert torch.equal(bias[row, 0] == 0, ~want)
+        assert torch.equal(mask[row, 0] == torch.finfo(torch.float32).min, want)
+        assert torch.equal(mask[row, 0] == 0, ~want)
 
 
-def lively(config: Config) -> Any:
-    """Weights large enough that every token a state can see changes it."""
-    model = build_model(config)
+def lively(config: Config, *, kernels: Kernels = "auto", dtype: torch.dtype = torch.float32) -> Any:
+    """Weights large enough that every token a state attends to changes it; the encoders in `dtype`."""
+    model = make_model(config, ops=select(kernels, device=torch.device("cpu"), dtype=dtype), dtype=dtype)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:
                 parameter.mul_(5)
+    for encoder in model.modules():
+        if isinstance(encoder, Encoder):
+            for linear in encoder.modules():
+                if isinstance(linear, nn.Linear):
+                    linear.to(dtype)  # norms stay in fp32
     return model
 
 
@@ -117,8 +136,8 @@ def generator_states(model: Electra, batch: Sequences, ids_BL: Tensor, keys_B: T
     return out
 
 
-def discriminator_states(model: Electra, batch: Sequences, ids_BL: Tensor, keys_B: Tensor | None) -> Tensor:
-    return detection_states(model, batch, ids_BL, dropout=keys_B is not None)
+def detector_states(model: Electra, batch: Sequences, ids_BL: Tensor, keys_B: Tensor | None) -> Tensor:
+    return discriminator_states(OPS, model, batch, ids_BL, dropout=keys_B is not None)
 
 
 def bert_states(model: Bert, batch: Sequences, ids_BL: Tensor, keys_B: Tensor | None) -> Tensor:
@@ -138,36 +157,31 @@ def tower_states(model: Electra, batch: Sequences, ids_BL: Tensor, keys_B: Tenso
 States = Callable[[Any, Sequences, Tensor, Tensor | None], Tensor]
 NETWORKS: dict[str, tuple[States, Config]] = {
     "generator": (generator_states, CONFIG),
-    "discriminator": (discriminator_states, CONFIG),
+    "discriminator": (detector_states, CONFIG),
     "bert": (bert_states, replace(CONFIG, objective=ObjectiveConfig(name="mlm"))),
     "towers": (tower_states, replace(CONFIG, generator=GeneratorConfig(kind="two-tower", width=0.5))),
 }
 
 
 @NO_NATIVE_BF16
-@loops
+@both_kernels
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("dropped", [True, False])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_promise_a_document_never_sees_another(
-    network: str, dropped: bool, kind: torch.dtype, loops: bool, monkeypatch: pytest.MonkeyPatch
+def test_promise_a_document_never_attends_to_another(
+    network: str, dropped: bool, kind: torch.dtype, kernels: Kernels
 ) -> None:
     """Changing a token leaves the states of all other documents alone, bit for bit, and changes those of its own."""
-    monkeypatch.setattr(library, "_wanted", loops)
     states, config = NETWORKS[network]
-    model = lively(config)
-    for encoder in model.modules():
-        if hasattr(encoder, "layers"):
-            encoder.to(kind)
+    model = lively(config, kernels=kernels, dtype=kind)
     batch = unpack(packed_rows(4, seed=7), SEP)
     keys_B = batch.keys_B if dropped else None
     with torch.no_grad():
         before = states(model, batch, batch.ids_BL, keys_B)
         for place in range(1, LENGTH - 1):
             changed = batch.ids_BL.clone()
-            changed[:, place] = torch.where(
-                changed[:, place] == 90, 91, 90
-            )  # a [SEP] too: documents stay what they are
+            # A [SEP] too: documents stay what they are.
+            changed[:, place] = torch.where(changed[:, place] == 90, 91, 90)
             differs_BL = (states(model, batch, changed, keys_B) != before).any(2)
             for row, ids in enumerate(batch.ids_BL.tolist()):
                 own = next(document for document in documents_of(ids) if place in document)
@@ -181,7 +195,7 @@ def test_promise_a_document_never_sees_another(
 @pytest.mark.parametrize("network", ["generator", "discriminator", "bert", "towers"])
 def test_a_document_is_read_as_if_it_stood_alone(network: str) -> None:
     _, config = NETWORKS[network]
-    model = lively(replace(config, model=replace(config.model, dropout=0.0, attention_dropout=0.0))).double()
+    model = in_double(lively(replace(config, model=replace(config.model, dropout=0.0, attention_dropout=0.0))))
     encoder = getattr(model, {"towers": "generator", "bert": "encoder"}.get(network, network))
     batch = unpack(packed_rows(4, seed=3), SEP)
     assert batch.spans is not None
@@ -194,41 +208,38 @@ def test_a_document_is_read_as_if_it_stood_alone(network: str) -> None:
             torch.testing.assert_close(got[row, part], want[0], rtol=1e-9, atol=1e-9)
 
 
-@loops
-def test_gradients_with_dropout(loops: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of double precision, which takes plain operations; and none from one document to another."""
-    monkeypatch.setattr(library, "_wanted", loops)
-    network = cast(Electra, lively(CONFIG)).discriminator
+@both_kernels
+def test_gradients_with_dropout(kernels: Kernels) -> None:
+    """Those of the reference ops in double precision; and none from one document to another."""
+    network = cast(Electra, lively(CONFIG, kernels=kernels)).discriminator
     batch = unpack(packed_rows(3, seed=5), SEP)
-    spans, weights = batch.spans, list(network.parameters())
+    spans = batch.spans
     assert spans is not None
     x = torch.randn(3, LENGTH, 16, generator=torch.Generator().manual_seed(1))
     incoming = torch.randn(3, LENGTH, 32, generator=torch.Generator().manual_seed(2))
 
-    def gradients(kind: torch.dtype) -> list[Tensor]:
+    def gradients(encoder: Encoder, kind: torch.dtype) -> list[Tensor]:
         source = x.to(kind).requires_grad_()
-        out = network.to(kind)(source, batch.lengths_B, batch.keys_B, spans)
-        return list(torch.autograd.grad(out, [source, *weights], incoming.to(kind)))
+        out = encoder(source, batch.lengths_B, batch.keys_B, spans)
+        return list(torch.autograd.grad(out, [source, *encoder.parameters()], incoming.to(kind)))
 
-    for exact, single in zip(gradients(torch.float64), gradients(torch.float32), strict=True):
+    wanted, found = gradients(in_double(network), torch.float64), gradients(network, torch.float32)
+    for exact, single in zip(wanted, found, strict=True):
         torch.testing.assert_close(single.double(), exact, rtol=1e-3, atol=1e-4 * float(exact.abs().max()))
     source = x.clone().requires_grad_()
     out = network(source, batch.lengths_B, batch.keys_B, spans)
     place_L = torch.arange(LENGTH)
     for place in range(LENGTH):
-        (found,) = torch.autograd.grad(out[:, place].sum(), source, retain_graph=True)
+        (reached,) = torch.autograd.grad(out[:, place].sum(), source, retain_graph=True)
         own_BL = (place_L >= spans.first_BL[:, place, None]) & (place_L < spans.end_BL[:, place, None])
-        assert not found[~own_BL].any()
+        assert not reached[~own_BL].any()
 
 
-@loops
+@both_kernels
 @pytest.mark.parametrize("network", ["generator", "discriminator", "bert"])
-def test_a_row_of_one_document_is_a_row_without_spans(
-    network: str, loops: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(library, "_wanted", loops)
+def test_a_row_of_one_document_is_a_row_without_spans(network: str, kernels: Kernels) -> None:
     states, config = NETWORKS[network]
-    model = lively(config)
+    model = lively(config, kernels=kernels)
     rows = packed_rows(3, average=2000.0)
     rows[:, 1 : LENGTH - 1] = rows[:, 1 : LENGTH - 1].clamp(min=MASK + 1)
     batch, plain = unpack(rows, SEP), unpack(rows)
@@ -238,22 +249,22 @@ def test_a_row_of_one_document_is_a_row_without_spans(
 
 
 def test_masks_and_replacements_leave_documents_as_they_are() -> None:
-    """Spans come from the text: a [SEP] that a generator puts somewhere parts nothing."""
-    model = cast(Electra, build_model(CONFIG))
+    """Spans come from the original ids: a [SEP] that a generator samples parts nothing."""
+    model = make_electra(CONFIG)
     batch = unpack(packed_rows(4), SEP)
     assert batch.spans is not None
-    seen_BL = batch.ids_BL.clone()
-    seen_BL[:, 5] = SEP
-    shown: list[Spans | None] = []
+    corrupted_ids_BL = batch.ids_BL.clone()
+    corrupted_ids_BL[:, 5] = SEP
+    passed: list[Spans | None] = []
     plain = model.discriminator.forward
 
     def watched(x: Tensor, lengths: Tensor, keys: Tensor | None, spans: Spans | None) -> Tensor:
-        shown.append(spans)
+        passed.append(spans)
         return plain(x, lengths, keys, spans)
 
     model.discriminator.forward = watched  # type: ignore[method-assign,assignment]
-    detection_states(model, batch, seen_BL, dropout=False)
-    assert shown[0] is batch.spans
+    discriminator_states(OPS, model, batch, corrupted_ids_BL, dropout=False)
+    assert passed[0] is batch.spans
 
 
 OBJECTIVES = [
@@ -269,21 +280,26 @@ OBJECTIVES = [
 
 
 @pytest.mark.parametrize(("name", "more"), OBJECTIVES)
-def test_every_objective_tells_its_networks(name: str, more: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_objective_passes_the_spans_to_its_networks(
+    name: str, more: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In training and in evaluation; micro-batches add up to the batch."""
     from electra.model import encoder
 
-    told: list[bool] = []
+    passed: list[bool] = []
     plain = encoder.Encoder.forward
 
-    def watched(self: Any, x: Tensor, lengths: Any, keys: Any = None, spans: Any = None, unseen: Any = None) -> Tensor:
-        told.append(spans is not None and len(spans.first_BL) == len(x))
-        return plain(self, x, lengths, keys, spans, unseen)
+    def watched(self: Any, x: Tensor, lengths: Any, keys: Any = None, spans: Any = None, hidden: Any = None) -> Tensor:
+        passed.append(spans is not None and len(spans.first_BL) == len(x))
+        return plain(self, x, lengths, keys, spans, hidden)
 
     monkeypatch.setattr(encoder.Encoder, "forward", watched)
     kind = "two-tower" if name == "electric" else "transformer"
     generator = GeneratorConfig(kind=cast(Any, kind), width=0.5)
-    config = replace(CONFIG, objective=ObjectiveConfig(name=cast(Any, name), **cast(Any, more)), generator=generator)
+    adversarial = name == "adversarial"
+    objective = ObjectiveConfig(name=cast(Any, "rtd" if adversarial else name), **cast(Any, more))
+    train = TrainConfig(algorithm="adversarial" if adversarial else "joint")
+    config = replace(CONFIG, objective=objective, generator=generator, train=train)
     rows = packed_rows(8)
     whole, parts = (Trainer(config, micro=micro, separator=SEP) for micro in (8, 2))
     for trainer in (whole, parts):
@@ -293,26 +309,26 @@ def test_every_objective_tells_its_networks(name: str, more: dict[str, float], m
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
     figures, _ = evaluate(whole.model, whole.objective, rows.split(3), separator=SEP)
     assert all(np.isfinite(value) for value in figures.values())
-    assert told and all(told)
+    assert passed and all(passed)
 
 
-def test_the_sentence_head_is_asked_about_what_cls_sees() -> None:
+def test_the_sentence_head_classifies_what_cls_attends_to() -> None:
     """A sequence counts as corrupted where its first document is."""
     objective = ObjectiveConfig(contrastive_weight=1.0, contrastive_share=0.0)
     config = replace(CONFIG, objective=objective)
-    model, made = cast(Electra, build_model(config)), build_objective(config, SPECIALS)
+    model, made = make_electra(config), make_objective(config)
     rows = packed_rows(64, average=4.0)
     batch = unpack(rows, SEP)
     assert batch.spans is not None and not left_whole(batch.keys_B, 0.0).any()
     with torch.no_grad():
         model.sentence_head.weight.zero_()
         model.sentence_head.bias.fill_(5.0)  # says that all are corrupted
-        slots = made.plan(batch)
-        sums = made.loss(model, batch, slots, made.counts(batch, slots)).sums
-        everything = made.loss(model, batch._replace(spans=None), slots, made.counts(batch, slots)).sums
+        masked = made.choose_masked(batch)
+        sums = made.loss(model, batch, masked, made.counts(batch, masked)).sums
+        everything = made.loss(model, batch._replace(spans=None), masked, made.counts(batch, masked)).sums
     names = made.stats
-    right, of_all = (float(found[names.index("sentence_right")]) for found in (sums, everything))
-    assert of_all == 64.0 and 0 < right < 64.0
+    correct, of_all = (float(found[names.index("sentence_correct")]) for found in (sums, everything))
+    assert of_all == 64.0 and 0 < correct < 64.0
 
 
 def test_random_rows_of_a_benchmark_are_documents() -> None:
@@ -340,8 +356,8 @@ def test_steps_learn_from_packed_rows() -> None:
 
 
 def test_documents_decide_about_attention_alone() -> None:
-    """The same slots are chosen of a row, whether or not its documents see one another."""
+    """The same positions of a row are masked, whether or not its documents attend to one another."""
     rows = packed_rows(4)
-    objective = build_objective(CONFIG, SPECIALS)
-    one, other = objective.plan(unpack(rows, SEP)), objective.plan(unpack(rows))
-    assert torch.equal(one.positions_BS, other.positions_BS) and torch.equal(one.used_BS, other.used_BS)
+    objective = make_objective(CONFIG)
+    one, other = objective.choose_masked(unpack(rows, SEP)), objective.choose_masked(unpack(rows))
+    assert torch.equal(one.positions_BM, other.positions_BM) and torch.equal(one.used_BM, other.used_BM)

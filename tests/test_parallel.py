@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import tiny_runs
 import torch
-from tiny_runs import STEPS, Process, diary, losses, make_data, small_config, weights
+from tiny_runs import STEPS, Process, losses, make_data, metric_lines, small_config, weights
 
 from electra.checkpoint import store
 from electra.checkpoint.tensors import read_tensors
@@ -74,7 +74,7 @@ def together(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def figures(run: Path, kind: str) -> list[dict[str, float]]:
     return [
         {key: value for key, value in line.items() if "/" in key and not key.startswith("perf/")}
-        for line in diary(run)
+        for line in metric_lines(run)
         if line["kind"] == kind
     ]
 
@@ -85,8 +85,8 @@ def test_promise_06_two_processes_compute_what_one_does(alone: Path, together: P
     assert losses(together) == pytest.approx(losses(alone), rel=1e-6)
     for one, two in zip(figures(alone, "train"), figures(together, "train"), strict=True):
         assert two == pytest.approx(one, rel=1e-4)
-    assert [line["tokens"] for line in diary(together) if "tokens" in line] == [
-        line["tokens"] for line in diary(alone) if "tokens" in line
+    assert [line["tokens"] for line in metric_lines(together) if "tokens" in line] == [
+        line["tokens"] for line in metric_lines(alone) if "tokens" in line
     ]
     for one, two in zip(figures(alone, "eval"), figures(together, "eval"), strict=True):
         assert two["eval/mlm_loss"] == pytest.approx(one["eval/mlm_loss"], rel=1e-5)
@@ -146,7 +146,7 @@ def test_promise_10_a_failure_of_the_leader_ends_both_with_its_code(tmp_path: Pa
 NAN_ON_ONE = """
 import os, sys
 import torch
-import electra.train.fit
+import electra.train.execution
 from electra.cli import main
 from electra.train.step import Stepper
 
@@ -156,14 +156,14 @@ class Poisoned(Stepper):
         Poisoned.steps += 1
         if os.environ["RANK"] == "1" and Poisoned.steps > 3:
             weight = self._model.get_parameter("discriminator_head.score.bias")
-            kept = weight.detach().clone()
+            finite = weight.detach().clone()
             weight.data.fill_(float("nan"))
             super().__call__(rows, lr)
-            weight.data.copy_(kept)
+            weight.data.copy_(finite)
         else:
             super().__call__(rows, lr)
 
-electra.train.fit.Stepper = Poisoned
+electra.train.execution.Stepper = Poisoned
 main(sys.argv[1:])
 """
 
@@ -179,7 +179,7 @@ def test_promise_12_nan_on_one_changes_neither(tmp_path: Path, data: Path) -> No
         assert "step 7: 4 steps had a non-finite gradient and were skipped" in said.splitlines()[-1]
     models = [(path / "model.safetensors").read_bytes() for path in sorted((out / "checkpoints").glob("step-*"))]
     assert len(models) == 6 and models[2] == models[3] == models[4] == models[5] != models[1]
-    assert [line["optim/skipped"] for line in diary(out) if line["kind"] == "train"] == [0, 0, 0, 1, 1, 1, 1]
+    assert [line["optim/skipped"] for line in metric_lines(out) if line["kind"] == "train"] == [0, 0, 0, 1, 1, 1, 1]
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_promise_13_torchrun_starts_again_after_a_lost_process(tmp_path: Path, d
     assert took_s < 60
     assert "resuming at step 5" in said or "resuming at step 10" in said
     assert lost in said, "one line, no traceback of ours"
-    assert weights(out) == weights(together) and diary(out) == diary(together)
+    assert weights(out) == weights(together) and metric_lines(out) == metric_lines(together)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import tiny_runs
 from click.testing import CliRunner
-from tiny_runs import STEPS, diary, losses, make_data, signalled, small_config, stop_at, times, weights
+from tiny_runs import STEPS, losses, make_data, metric_lines, signalled, small_config, stop_at, times, weights
 from torch import Tensor
 
 from electra import fsio
@@ -74,7 +74,7 @@ def test_promise_04_resuming_is_bitwise(where: str, tmp_path: Path, data: Path, 
     assert (state["cursor"] == {"epoch": 1, "offset": 0}) == (where == "epoch end")
     pretrain(config, data=data, out=out)
     assert weights(out) == weights(whole)
-    assert diary(out) == diary(whole)
+    assert metric_lines(out) == metric_lines(whole)
     ends = [read_json(store.checkpoint_path(run, STEPS) / "state.json") for run in (out, whole)]
     assert ends[0] | {"elapsed_s": 0} == ends[1] | {"elapsed_s": 0}
 
@@ -90,7 +90,7 @@ def test_promise_04_a_step_may_span_two_epochs(tmp_path: Path, data: Path, confi
         cursor = read_json(store.checkpoint_path(out, stop) / "state.json")["cursor"]
         assert (cursor["epoch"], 0 < cursor["offset"] < 8) == ((1, True) if stop == spans else (0, False))
         pretrain(other, data=data, out=out)
-        assert weights(out) == weights(once) and diary(out) == diary(once)
+        assert weights(out) == weights(once) and metric_lines(out) == metric_lines(once)
 
 
 def test_promise_04_stopping_at_every_other_step(tmp_path: Path, data: Path, config: Config, whole: Path) -> None:
@@ -100,7 +100,7 @@ def test_promise_04_stopping_at_every_other_step(tmp_path: Path, data: Path, con
             pretrain(config, data=data, out=out)
     pretrain(config, data=data, out=out)
     assert weights(out) == weights(whole)
-    assert diary(out) == diary(whole)
+    assert metric_lines(out) == metric_lines(whole)
 
 
 def test_promise_04_kill_9_of_the_real_process(tmp_path: Path, data: Path, config: Config) -> None:
@@ -125,7 +125,7 @@ def test_promise_04_kill_9_of_the_real_process(tmp_path: Path, data: Path, confi
     assert again.returncode == 0 and "resuming at step 5" in said, said
     assert f"done: {out}  (next: electra export " in said
     assert weights(out) == weights(whole)
-    assert diary(out) == diary(whole)
+    assert metric_lines(out) == metric_lines(whole)
     assert not list(out.rglob(".tmp-*"))
 
 
@@ -139,7 +139,7 @@ def test_promise_09_a_run_goes_on_from_before_the_damage(
     pretrain(config, data=data, out=out)
     said = capfd.readouterr().err
     assert f"skipping a damaged checkpoint: {bad}: has 100 bytes, not" in said and "resuming at step 5" in said
-    assert weights(out) == weights(whole) and diary(out) == diary(whole)
+    assert weights(out) == weights(whole) and metric_lines(out) == metric_lines(whole)
     assert len(list((out / "checkpoints").glob("damaged-step-00000007-*"))) == 1
 
 
@@ -157,7 +157,7 @@ def test_promise_11_a_signal_saves_and_exits_75(
     step = store.step_of(store.latest(out) or Path("step-0"))
     last = f"electra: stopped by {number.name} at step {step}, saved; run the same command to continue"
     assert said.splitlines()[-1] == last and "Traceback" not in said
-    assert step == diary(out)[-1]["step"]
+    assert step == metric_lines(out)[-1]["step"]
     with signalled(3, number), pytest.raises(Resumable, match=f"stopped by {number.name} at step {step + 3},"):
         pretrain(small_config(*overrides), data=data, out=out)
     assert f"resuming at step {step} " in capfd.readouterr().err
@@ -263,7 +263,7 @@ def test_promise_10_a_disk_that_fills_up_keeps_the_checkpoint_before(
         if mounted:
             subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
         assert CliRunner().invoke(main, arguments).exit_code == 0
-        assert weights(out) == weights(whole) and diary(out) == diary(whole)
+        assert weights(out) == weights(whole) and metric_lines(out) == metric_lines(whole)
     finally:
         if mounted:
             subprocess.run(["umount", str(disk)], check=True)
@@ -275,7 +275,7 @@ def test_promise_10_metrics_that_cannot_be_written_are_one_line(
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("electra.train.telemetry.os.fsync", full)
+    monkeypatch.setattr("electra.train.metrics_file.os.fsync", full)
     with pytest.raises(CheckpointError, match="run: cannot be used: no space left on device"):
         pretrain(config, data=data, out=tmp_path / "run")
 
@@ -297,11 +297,11 @@ def test_promise_12_non_finite_steps_change_nothing_and_stop_the_run(tmp_path: P
     assert result.exit_code == Diverged.exit_code == 3
     last = result.stderr.splitlines()[-1]
     assert last.startswith("electra: error: step 6: 5 steps had a non-finite gradient and were skipped"), result.output
-    lines = [line for line in diary(out) if line["kind"] == "train"]
+    lines = [line for line in metric_lines(out) if line["kind"] == "train"]
     assert [line["optim/skipped"] for line in lines] == [0, 1, 1, 1, 1, 1]
     assert [line["train/loss"] is None for line in lines] == [False, True, True, True, True, True]
     assert all(line["tokens"] == lines[0]["tokens"] for line in lines)
-    broken = [line for line in diary(out) if line["kind"] == "eval"][-1]
+    broken = [line for line in metric_lines(out) if line["kind"] == "eval"][-1]
     assert broken["step"] == 5 and broken["eval/rtd_loss"] is None and broken["eval/rtd_auc"] is None
     saved = [(path / file).read_bytes() for file in store.FILES - {"state.json"} for path in sorted_steps(out)]
     assert len(sorted_steps(out)) == 5 and len(set(saved)) == 2, "not one byte moved after the first step"
@@ -329,7 +329,7 @@ def test_a_time_budget_becomes_steps_once(tmp_path: Path, data: Path) -> None:
     pretrain(config, data=data, out=out)
     ended = read_json((store.latest(out) or out) / "state.json")
     assert ended["step"] == ended["total_steps"] == stopped["total_steps"]
-    rates = [line["optim/lr"] for line in diary(out) if line["kind"] == "train"]
+    rates = [line["optim/lr"] for line in metric_lines(out) if line["kind"] == "train"]
     assert len(rates) == ended["step"] and rates[-1] < 0.2 * max(rates), "the schedule follows the budget to its end"
 
 
@@ -344,7 +344,7 @@ def test_promise_02_the_same_command_gives_the_same_run(
     tmp_path: Path, data: Path, config: Config, whole: Path
 ) -> None:
     out = pretrain(config, data=data, out=tmp_path / "run")
-    assert weights(out) == weights(whole) and diary(out) == diary(whole)
+    assert weights(out) == weights(whole) and metric_lines(out) == metric_lines(whole)
     assert (out / "config.toml").read_bytes() == (whole / "config.toml").read_bytes()
     other = pretrain(replace(config, seed=config.seed + 1), data=data, out=tmp_path / "other")
     assert losses(other) != losses(whole)
@@ -406,7 +406,7 @@ def test_masked_language_modelling_runs_and_resumes(tmp_path: Path, data: Path) 
     stop_at(3, config, data=data, out=tmp_path / "twice")
     twice = pretrain(config, data=data, out=tmp_path / "twice")
     assert weights(once) == weights(twice)
-    seen = [line for line in diary(once) if line["kind"] == "eval"]
+    seen = [line for line in metric_lines(once) if line["kind"] == "eval"]
     assert all(set(line) == {"kind", "step", "tokens", "eval/mlm_loss", "eval/mlm_accuracy"} for line in seen)
     assert seen[-1]["eval/mlm_loss"] < seen[0]["eval/mlm_loss"]
 
@@ -420,7 +420,7 @@ def test_a_run_can_start_at_the_words_frequencies(tmp_path: Path, data: Path) ->
     chances = prepared.train.counts(prepared.vocab_size) + 0.5
     tokens = prepared.held_out.slice(0, prepared.held_out.n_tokens)
     expected = -np.log(chances / chances.sum())[tokens].mean()
-    first = next(line for line in diary(whole) if line["kind"] == "eval")["eval/mlm_loss"]
+    first = next(line for line in metric_lines(whole) if line["kind"] == "eval")["eval/mlm_loss"]
     assert first == pytest.approx(expected, rel=0.1) and first < 0.9 * math.log(prepared.vocab_size)
     out = tmp_path / "run"
     stop_at(3, config, data=data, out=out)
@@ -434,7 +434,7 @@ def test_the_packed_layout_runs_and_resumes(tmp_path: Path, data: Path) -> None:
     stop_at(4, config, data=data, out=tmp_path / "twice")
     twice = pretrain(config, data=data, out=tmp_path / "twice")
     assert weights(once) == weights(twice)
-    tokens = [line["tokens"] for line in diary(once) if line["kind"] == "train"]
+    tokens = [line["tokens"] for line in metric_lines(once) if line["kind"] == "train"]
     assert tokens == [8 * 32 * step for step in range(1, 7)], "no padding"
 
 
@@ -443,16 +443,16 @@ def test_only_documents_of_packed_rows_are_kept_apart(
     layout: str, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By every network, in steps and in evaluation."""
-    told: list[bool] = []
+    spanned: list[bool] = []
     plain = Encoder.forward
 
     def watched(self: Encoder, x: Tensor, lengths: Tensor | None, keys: Tensor | None, spans: Spans | None) -> Tensor:
-        told.append(spans is not None)
+        spanned.append(spans is not None)
         return plain(self, x, lengths, keys, spans)
 
     monkeypatch.setattr(Encoder, "forward", watched)
     pretrain(small_config(f"data.layout={layout}", "train.steps=5"), data=data, out=tmp_path / "run")
-    assert len(told) > 4 and set(told) == {layout == "packed"}
+    assert len(spanned) > 4 and set(spanned) == {layout == "packed"}
 
 
 def test_too_little_data_is_one_line(tmp_path: Path, data: Path) -> None:

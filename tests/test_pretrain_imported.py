@@ -8,7 +8,7 @@ from pathlib import Path
 import corpora
 import pytest
 import tiny_runs
-from tiny_runs import diary, losses, make_data, small_config, stop_at, times, weights
+from tiny_runs import losses, make_data, metric_lines, small_config, stop_at, times, weights
 
 from electra.config.load import load
 from electra.config.schema import Config
@@ -51,8 +51,8 @@ def test_an_imported_model_trains_on(
     pretrain(config, data=data, out=out)
     assert "starting on cpu" in capfd.readouterr().err
     assert read_json(out / "run.json")["seed"] == config.seed and load(file=out / "config.toml") == config
-    before = [line for line in diary(whole) if line["kind"] == "eval"][-1]
-    first = [line for line in diary(out) if line["kind"] == "eval"][0]
+    before = [line for line in metric_lines(whole) if line["kind"] == "eval"][-1]
+    first = [line for line in metric_lines(out) if line["kind"] == "eval"][0]
     assert first | {"step": 0, "tokens": 0} == pytest.approx(before | {"step": 0, "tokens": 0}), "the same model"
     assert weights(out)[0] == "step-00000006" and len(losses(out)) == 6
     pretrain(config, data=data, out=out)

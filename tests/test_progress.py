@@ -96,7 +96,7 @@ def test_plain_lines_are_few(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert len(lines) == 3
 
 
-def test_plain_failure_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_failure_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="x"), progress("work", 3) as bar:
         bar.update(1)
         raise ValueError("x")

@@ -14,13 +14,13 @@ from electra.config.load import load, to_toml
 from electra.errors import DataError
 from electra.report import write_report
 from electra.report.page import _power
-from electra.report.plots import Chart, Level, Line, bar_chart, line_chart
+from electra.report.plots import Baseline, Chart, Line, bar_chart, line_chart
 from electra.report.reading import Sample, read_run
-from electra.report.tokens import guesses, milestones, score, words
+from electra.report.tokens import guesses, milestones, page_tokens, score
 
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>"
 ORIGINAL = ["[CLS]", "the", "graph", "##s", "are", "small", ".", "[SEP]"]
-LEDGER = {
+PLANNED_COST = {
     "parameters": {"parts": {"embeddings": 1000, "discriminator": 2000}},
     "tokens": 6_144_000,
     "paper": 6e13,
@@ -67,7 +67,7 @@ def results(text: str = "A passage.") -> dict[str, Any]:
 def make_run(folder: Path, entries: list[dict[str, Any]], *, preset: str = "tiny", facts: Any = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(to_toml(load(preset)))
-    facts = facts or {"cpu": "a CPU", "cores": 2, "gpus": [], "packages": {"torch": "2.13.0"}, "ledger": LEDGER}
+    facts = facts or {"cpu": "a CPU", "cores": 2, "gpus": [], "packages": {"torch": "2.13.0"}, "ledger": PLANNED_COST}
     (folder / "run.json").write_text(json.dumps(facts))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     return folder
@@ -95,7 +95,7 @@ def page_of(run: Path) -> Page:
     return Page(write_report(run).read_text(encoding="utf-8"))
 
 
-def test_headline_figures_and_ledger(tmp_path: Path) -> None:
+def test_headline_figures_and_costs(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", lines())
     (run / "demo.json").write_text(json.dumps(results()))
     page = page_of(run)
@@ -125,7 +125,7 @@ def test_promise_18_text_from_data_is_escaped(tmp_path: Path) -> None:
         "gpus": [],
         "argv": [HOSTILE],
         "packages": {HOSTILE: HOSTILE},
-        "ledger": LEDGER,
+        "ledger": PLANNED_COST,
     }
     run = make_run(tmp_path / "r<u>n", lines(word=HOSTILE), facts=facts)
     (run / "demo.json").write_text(json.dumps(results(HOSTILE)))
@@ -211,35 +211,38 @@ def sample(step: int = 0, *, replaced: list[str], chances: list[float]) -> Sampl
     return Sample(step=step, original=line["original"], masked=line["masked"], replaced=replaced, probabilities=chances)
 
 
-def test_words_of_a_sample() -> None:
+def test_tokens_of_a_sample() -> None:
     one = sample(replaced=["[CLS]", "the", "dog", "##s", "are", "small", ".", "[SEP]"],
                  chances=[0, 0, 0.9, 0.6, 0, 0.2, 0, 0])  # fmt: skip
-    shown = words(one)
-    assert [word.text for word in shown if not word.special] == ["the", "dog", "s", "are", "small", "."]
-    assert [word.glued for word in shown][2:7] == [False, True, False, False, True]
-    assert [word.changed for word in shown].index(True) == 2 and shown[2].before == "graph"
-    assert shown[5].chosen and not shown[5].changed and "guessed it" in shown[5].verdict
+    shown = page_tokens(one)
+    assert [token.text for token in shown if not token.special] == ["the", "dog", "s", "are", "small", "."]
+    assert [token.glued for token in shown][2:7] == [False, True, False, False, True]
+    assert [token.changed for token in shown].index(True) == 2 and shown[2].before == "graph"
+    assert shown[5].chosen and not shown[5].changed and "guessed it" in shown[5].tooltip
     count = score(one)
     assert (count.changed, count.found, count.luck) == (1, 1, 1 / 8)
 
 
 def test_milestones_and_guesses() -> None:
     tokens = {step: ["[CLS]", "the", f"x{step}", "##s", "are", "small", ".", "[SEP]"] for step in range(10)}
-    told = milestones([sample(step, replaced=tokens[step], chances=[0.0] * 8) for step in range(10)])
-    assert [one.step for one in told] == [0, 3, 6, 9]
-    first, second = guesses(told)
+    chosen = milestones([sample(step, replaced=tokens[step], chances=[0.0] * 8) for step in range(10)])
+    assert [one.step for one in chosen] == [0, 3, 6, 9]
+    first, second = guesses(chosen)
     assert first.original == "graph" and first.answers == [(f"x{step}", False) for step in (0, 3, 6, 9)]
     assert second.original == "small" and all(same for _, same in second.answers)
 
 
 def test_charts_take_the_colours_of_the_page() -> None:
     chart = Chart(
-        name="c", title="T & U", lines=[Line(label="a", points=[(0, 1), (1, 2)])], levels=[Level(label="l", value=1)]
+        name="c",
+        title="T & U",
+        lines=[Line(label="a", points=[(0, 1), (1, 2)])],
+        baselines=[Baseline(label="l", value=1)],
     )
     svg = line_chart(chart)
     assert svg.startswith("<svg viewBox=") and svg.endswith("</svg>")
     assert "var(--one)" in svg and "T &amp; U" in svg and "xmlns" not in svg
-    assert "50.0%" in bar_chart("b", title="B", bars=[("x", 0.5, "one")], level=None)
+    assert "50.0%" in bar_chart("b", title="B", bars=[("x", 0.5, "one")], baseline=None)
     assert line_chart(Chart(name="e", title="empty", lines=[Line(label="a", points=[])]))
 
 

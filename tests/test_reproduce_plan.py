@@ -169,7 +169,7 @@ def test_what_is_given_for_all_yields_to_the_variant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda: experiment("efficency"), "did you mean 'efficiency'"),
         (lambda: scale_named("gpu"), "is not a scale"),
@@ -179,8 +179,8 @@ def test_what_is_given_for_all_yields_to_the_variant() -> None:
         (lambda: changed_scale(SCALES["cpu"], seeds=9), "more than the 5"),
     ],
 )
-def test_impossible_requests_are_refused(call, said: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ConfigError, match=said):
+def test_impossible_requests_are_refused(call, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ConfigError, match=message):
         call()
 
 

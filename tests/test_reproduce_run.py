@@ -21,10 +21,10 @@ from tiny_runs import make_data, start, times, wait_for
 from electra.cli import main
 from electra.errors import ConfigError, DataError, ElectraError, Resumable
 from electra.model.cost import train_flops
+from electra.reproduce.execute import make_request, progress_of, reproduce
 from electra.reproduce.experiments import experiment
+from electra.reproduce.outcome import read_outcome
 from electra.reproduce.plan import plan
-from electra.reproduce.results import read_outcome
-from electra.reproduce.run import make_request, progress_of, reproduce
 from electra.reproduce.scale import SCALES
 from electra.reproduce.watch import step_reached
 from electra.reproduce.workers import Worker, _visible, side_by_side
@@ -52,9 +52,9 @@ def call(*given: str) -> Any:
 def alone(*given: str) -> str:
     """What the command says in a process of its own: results are compared to the last bit only between such."""
     process = start(list(given))
-    said = process.communicate(timeout=200)[0]
-    assert process.returncode == 0, said
-    return said
+    message = process.communicate(timeout=200)[0]
+    assert process.returncode == 0, message
+    return message
 
 
 def timeless(out: Path) -> Any:
@@ -77,9 +77,9 @@ def test_an_experiment_end_to_end_and_again(data: Path, tmp_path: Path) -> None:
     planned = plan(experiment("weight-tying"), SCALES["cpu-smoke"], vocab_size=200, overrides=TOY)
     assert [row.variant for row in outcome.rows] == [one.name for one in planned] and not outcome.missing
     for row, one in zip(outcome.rows, planned, strict=True):
-        bill = train_flops(one.config, steps=6)
-        assert (row.cost.steps, row.cost.tokens, row.cost.paper_flops) == (6, TOKENS, bill.paper)
-        assert (row.cost.parameters, row.cost.real_flops) == (bill.parameters.total, bill.real)
+        cost = train_flops(one.config, steps=6)
+        assert (row.cost.steps, row.cost.tokens, row.cost.paper_flops) == (6, TOKENS, cost.paper)
+        assert (row.cost.parameters, row.cost.real_flops) == (cost.parameters.total, cost.real)
         assert 0 < row.cost.text_tokens <= TOKENS and row.measured.device_seconds > 0 < row.measured.tokens_per_s
         lines = [json.loads(line) for line in (out / "runs" / row.variant / "metrics.jsonl").read_text().splitlines()]
         assert row.held_out["mlm_loss"] == [line for line in lines if line["kind"] == "eval"][-1]["eval/mlm_loss"]
@@ -201,8 +201,8 @@ def test_a_signal_stops_workers_after_they_saved(data: Path, tmp_path: Path) -> 
     process = start(arguments("lambda", data, out, "--only", "lambda-50", "--together", "2", tokens=1000 * TOKENS))
     wait_for(lambda: step_reached(out / "runs" / "lambda-50") > 60, process)
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode == Resumable.exit_code and "stopped by SIGTERM; run the same command" in said
+    message = process.communicate(timeout=60)[0]
+    assert process.returncode == Resumable.exit_code and "stopped by SIGTERM; run the same command" in message
     assert list((out / "runs" / "lambda-50" / "checkpoints").glob("step-*"))
 
 
@@ -265,18 +265,18 @@ def test_progress_is_read_from_the_folders(data: Path, tmp_path: Path) -> None:
 def test_another_request_is_refused(data: Path, tmp_path: Path) -> None:
     given: dict[str, Any] = {"data": data, "scale": "cpu-smoke", "out": tmp_path / "out", "overrides": TOY}
     make_request("lambda", tokens=TOKENS, **given)
-    for name, changed, said in (
+    for name, changed, message in (
         ("mask-rate", {}, "experiment 'lambda', now 'mask-rate'"),
         ("lambda", {"tokens": 2 * TOKENS}, "changes"),
         ("lambda", {"tokens": TOKENS, "budget": "flops"}, "budget 'steps', now 'flops'"),
         ("lambda", {"tokens": TOKENS, "overrides": [*TOY, "seed=1"]}, "overrides"),
     ):
-        with pytest.raises(ConfigError, match=re.escape(said)):
+        with pytest.raises(ConfigError, match=re.escape(message)):
             make_request(name, **{**given, **changed})
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "said"),
+    ("given", "code", "message"),
     [
         (["reproduce", "lamda"], 2, "--data: is missing"),
         (["reproduce", "lamda", "--data", "DATA", "--out", "x"], 2, "did you mean 'lambda'"),
@@ -295,15 +295,15 @@ def test_another_request_is_refused(data: Path, tmp_path: Path) -> None:
         (["reproduce", "lambda", "--data", "DATA", "--out", "x", "--seeds", "6"], 2, "--seeds 5 at most"),
     ],
 )
-def test_errors_are_one_line(data: Path, tmp_path: Path, given: list[str], code: int, said: str) -> None:
+def test_errors_are_one_line(data: Path, tmp_path: Path, given: list[str], code: int, message: str) -> None:
     places = {"DATA": str(data), "x": str(tmp_path / "x"), "nowhere": str(tmp_path / "nowhere")}
     result = call(*(places.get(one, one) for one in given))
-    assert result.exit_code == code and said in result.output and len(result.output.splitlines()) == 1
+    assert result.exit_code == code and message in result.output and len(result.output.splitlines()) == 1
 
 
 def test_the_list_names_every_experiment() -> None:
-    said = call("reproduce", "--list").output
-    assert all(name in said for name in ("efficiency", "lambda", "small-models", "all-tokens-mlm", "gpu-10min"))
+    message = call("reproduce", "--list").output
+    assert all(name in message for name in ("efficiency", "lambda", "small-models", "all-tokens-mlm", "gpu-10min"))
     command = [sys.executable, "-m", "electra", "reproduce", "--help"]
     root = Path(__file__).parents[1]
     shown = subprocess.run(command, capture_output=True, text=True, cwd=root / "src", check=True).stdout

@@ -1,4 +1,4 @@
-"""Tables and plots of experiments: the paper's numbers, what must be said beside ours, and valid drawings."""
+"""Tables and plots of experiments: the paper's numbers, what must stand with ours, and valid drawings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from tiny_runs import make_data
 
 from electra.errors import DataError
-from electra.evaluate.results import SeedScore, Suite, TaskResult
+from electra.finetune.task_results import SeedScore, Suite, TaskResult
 from electra.model.cost import train_flops
-from electra.report.experiment import draw, write_page
+from electra.report.experiment_page import draw, write_page
 from electra.reproduce import passages
+from electra.reproduce.comparison_table import markdown, score_cells
 from electra.reproduce.experiments import EXPERIMENTS
-from electra.reproduce.plan import plan, seeds_of
-from electra.reproduce.results import (
+from electra.reproduce.outcome import (
     Cost,
     Measured,
     Outcome,
@@ -30,8 +30,8 @@ from electra.reproduce.results import (
     score_of,
     write_outcome,
 )
+from electra.reproduce.plan import plan, seeds_of
 from electra.reproduce.scale import SCALES
-from electra.reproduce.table import markdown, score_cells
 from electra.shards.dataset import open_data
 
 # Reference B: what the paper prints, by the title of our row.
@@ -64,7 +64,7 @@ def made_up(name: str, scale: str = "gpu-1h") -> Outcome:
                 float(middle + shift)
                 for shift in random.normal(0, 0.7, len(seeds_of(EXPERIMENTS[name], SCALES[scale])))
             )
-            bill = train_flops(one.config, steps=max(1, int(one.config.train.steps * point.share)))
+            cost = train_flops(one.config, steps=max(1, int(one.config.train.steps * point.share)))
             tasks = tuple(
                 TaskScore(title=title, metric="accuracy", median=middle, low=min(seeds), high=max(seeds), labels=labels)
                 for title, labels in (("CoLA", ()), ("QNLI", ("subset of train: 9,999 of 104,743 rows",)))
@@ -78,8 +78,8 @@ def made_up(name: str, scale: str = "gpu-1h") -> Outcome:
                     score=Score(label="average", value=middle, seeds=seeds, low=min(seeds), high=max(seeds)),
                     tasks=tasks,
                     cost=Cost(
-                        parameters=bill.parameters.total, kept=bill.parameters.kept, steps=one.config.train.steps,
-                        tokens=bill.tokens, text_tokens=bill.tokens, paper_flops=bill.paper, real_flops=bill.real,
+                        parameters=cost.parameters.total, kept=cost.parameters.encoder, steps=one.config.train.steps,
+                        tokens=cost.tokens, text_tokens=cost.tokens, paper_flops=cost.paper, real_flops=cost.real,
                     ),
                     measured=Measured(device_seconds=100.0, tokens_per_s=1.5e6, finetune_seconds=60.0),
                     x=one.variant.x,
@@ -94,7 +94,7 @@ def made_up(name: str, scale: str = "gpu-1h") -> Outcome:
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_the_paper_s_numbers_stand_beside_ours(name: str) -> None:
+def test_the_paper_s_numbers_stand_next_to_ours(name: str) -> None:
     outcome = made_up(name, "paper")  # where every checkpoint is scored
     cells = {row[0]: row for row in score_cells(outcome)[1:]}
     assert {title: float(row[1]) for title, row in cells.items() if row[1]} == PAPER[name]
@@ -130,7 +130,7 @@ def test_an_experiment_that_has_not_begun_can_be_drawn() -> None:
     assert "Not finished: electra" in markdown(empty)
 
 
-def test_the_order_is_told_with_the_spread() -> None:
+def test_the_order_comes_with_the_spread() -> None:
     outcome = made_up("efficiency")
     scores = {"electra": 70.0, "bert": 66.0, "all-tokens-mlm": 69.9, "replace-mlm": 66.04, "electra-15": 60.0}
     rows = [

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from electra.config.schema import OptimConfig, TrainConfig
 from electra.train import schedule
-from electra.train.schedule import Pace, learning_rate
+from electra.train.schedule import TimeBudget, learning_rate
 
 MILLION = 1_000_000
 
@@ -56,7 +56,7 @@ def test_no_decay_before_a_time_budget_has_become_steps() -> None:
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """Time that passes only when a test moves it."""
 
     now = 1000.0
 
@@ -71,55 +71,57 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def run(pace: Pace, clock: Clock, *, seconds_per_step: float, start: int = 0, first_s: float = 0.0) -> tuple[int, int]:
+def run(
+    budget: TimeBudget, clock: Clock, *, seconds_per_step: float, start: int = 0, first_s: float = 0.0
+) -> tuple[int, int]:
     """Step as the loop does until the budget has become steps: the step at which it did, and the total."""
     step, total = start, None
     clock.now += first_s
     while total is None:
         clock.now += seconds_per_step
         step += 1
-        if pace.ready(step):
-            total = pace.total(step)
+        if budget.ready(step):
+            total = budget.total(step)
         assert step < start + 100_000
     return step, total
 
 
 def test_a_time_budget_becomes_steps(clock: Clock) -> None:
-    pace = Pace(TrainConfig(max_minutes=10, steps=MILLION), elapsed_s=0.0)
-    step, total = run(pace, clock, seconds_per_step=0.1, first_s=20.0)
+    budget = TimeBudget(TrainConfig(max_minutes=10, steps=MILLION), elapsed_s=0.0)
+    step, total = run(budget, clock, seconds_per_step=0.1, first_s=20.0)
     # 20 s of compiling, 5 steps of warming up, then 5 % of 600 s: 300 steps at 0.1 s.
     assert step == pytest.approx(305, abs=2)
-    left_s = 600 * 0.97 - pace.elapsed_s
+    left_s = 600 * 0.97 - budget.elapsed_s
     assert total == pytest.approx(step + left_s / 0.1, abs=2)
     finish = 20.0 + total * 0.1
     assert 0.96 * 600 < finish < 600, "the run ends inside its budget"
 
 
-def test_a_resumed_budget_counts_what_was_spent(clock: Clock) -> None:
-    pace = Pace(TrainConfig(max_minutes=10, steps=MILLION), elapsed_s=300.0)
-    assert pace.elapsed_s == pytest.approx(300.0)
-    step, total = run(pace, clock, seconds_per_step=0.1, start=3000)
+def test_a_resumed_budget_counts_the_time_used(clock: Clock) -> None:
+    budget = TimeBudget(TrainConfig(max_minutes=10, steps=MILLION), elapsed_s=300.0)
+    assert budget.elapsed_s == pytest.approx(300.0)
+    step, total = run(budget, clock, seconds_per_step=0.1, start=3000)
     assert 300.0 + (total - 3000) * 0.1 < 600
     assert total == pytest.approx(3000 + (600 * 0.97 - 300) / 0.1, abs=10)
 
 
-def test_a_spent_budget_ends_at_once(clock: Clock) -> None:
-    pace = Pace(TrainConfig(max_minutes=1, steps=MILLION), elapsed_s=3600.0)
-    step, total = run(pace, clock, seconds_per_step=1.0)
+def test_a_budget_that_is_used_up_ends_at_once(clock: Clock) -> None:
+    budget = TimeBudget(TrainConfig(max_minutes=1, steps=MILLION), elapsed_s=3600.0)
+    step, total = run(budget, clock, seconds_per_step=1.0)
     assert total == step + 1
 
 
 def test_a_step_longer_than_the_measure_still_works(clock: Clock) -> None:
-    pace = Pace(TrainConfig(max_minutes=1, steps=MILLION), elapsed_s=0.0)
-    step, total = run(pace, clock, seconds_per_step=30.0)
+    budget = TimeBudget(TrainConfig(max_minutes=1, steps=MILLION), elapsed_s=0.0)
+    step, total = run(budget, clock, seconds_per_step=30.0)
     assert total > 0 and step <= 7
 
 
 def test_the_step_limit_holds_before_and_after_measuring(clock: Clock) -> None:
     """Fast steps and a long budget: the limit comes before the measurement ends."""
     for limit in (3, 5, 20, 100):
-        pace = Pace(TrainConfig(max_minutes=60, steps=limit), elapsed_s=0.0)
-        assert run(pace, clock, seconds_per_step=0.1) == (limit, limit)
-    pace = Pace(TrainConfig(max_minutes=10, steps=1000), elapsed_s=0.0)
-    step, total = run(pace, clock, seconds_per_step=0.1)
+        budget = TimeBudget(TrainConfig(max_minutes=60, steps=limit), elapsed_s=0.0)
+        assert run(budget, clock, seconds_per_step=0.1) == (limit, limit)
+    budget = TimeBudget(TrainConfig(max_minutes=10, steps=1000), elapsed_s=0.0)
+    step, total = run(budget, clock, seconds_per_step=0.1)
     assert step < total == 1000

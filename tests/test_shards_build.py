@@ -19,7 +19,7 @@ from electra.errors import ConfigError, DataError
 from electra.shards import build
 from electra.shards.build import prepare
 from electra.shards.dataset import Split, open_data
-from electra.shards.guard import claim, lock
+from electra.shards.locks import claim, lock
 from electra.shards.options import PrepareOptions, parse_worker
 
 SMALL = PrepareOptions(vocab_size=300)

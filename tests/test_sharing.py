@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 import torch
 from model_folders import RTD, make_run
-from tiny import SPECIALS, Trainer, ragged_rows, tiny_config
-from tiny_runs import diary, make_data, small_config, stop_at, weights
+from tiny import OPS, Trainer, make_electra, make_model, make_objective, ragged_rows, tiny_config
+from tiny_runs import make_data, metric_lines, small_config, stop_at, weights
 from torch import Tensor
 
 from electra.batches.sequences import Sequences, unpack
@@ -20,11 +20,9 @@ from electra.config.schema import Config, GeneratorConfig
 from electra.errors import CheckpointError, ConfigError
 from electra.interop.models import load_model
 from electra.interop.transfer import export_model
-from electra.model.electra import Electra, build_model
-from electra.objective.propose import MaskedNetwork
-from electra.objective.rtd import ReplacedTokenDetection, detection_logits
-from electra.objective.table import build_objective
-from electra.objective.words import loss_of_slots
+from electra.model.electra import Electra
+from electra.objective.generators import MaskedGenerator
+from electra.objective.rtd import ReplacedTokenDetection, discriminator_logits
 from electra.pretrain import pretrain
 
 MODES = ["none", "embeddings", "all", "gdes"]
@@ -77,7 +75,7 @@ COUNTS = {
 def test_which_parameters_exist(mode: str) -> None:
     """Two layers of 32 units over embeddings of 16; a generator of 24 units, or the discriminator itself."""
     found: dict[str, int] = {}
-    for name, parameter in build_model(config_of(mode)).named_parameters():
+    for name, parameter in make_model(config_of(mode)).named_parameters():
         part = name.partition(".")[0]
         found[part] = found.get(part, 0) + parameter.numel()
     kept = {"discriminator": encoder(32, 64, 16), "discriminator_head": 32 * 33 + 33}
@@ -94,15 +92,15 @@ def test_the_optimizer_holds_every_number_once(mode: str) -> None:
     trainer.step(ragged_rows(8), 1e-2)
     trainer.step(ragged_rows(8, seed=1), 1e-2)
     stored = trainer.master.tensors()["model"]
-    seen = dict(trainer.model.named_parameters())
-    assert stored.keys() == seen.keys()
-    for name, parameter in seen.items():
+    read = dict(trainer.model.named_parameters())
+    assert stored.keys() == read.keys()
+    for name, parameter in read.items():
         assert parameter.data_ptr() == stored[name].data_ptr(), name
     assert all(not torch.equal(before[name], tensor) for name, tensor in stored.items()), "all are trained"
 
 
 def lively(config: Config) -> Electra:
-    model = cast(Electra, build_model(config))
+    model = make_electra(config)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:
@@ -112,29 +110,30 @@ def lively(config: Config) -> Electra:
 
 def parts(config: Config) -> tuple[dict[str, Tensor | None], dict[str, Tensor | None], dict[str, Tensor | None]]:
     """The gradients of the generator's loss, of the discriminator's, and of both together; None where none arrives."""
-    model, objective = lively(config), cast(ReplacedTokenDetection, build_objective(config, SPECIALS))
+    model, objective = lively(config), cast(ReplacedTokenDetection, make_objective(config))
     batch = unpack(ragged_rows(8))
-    slots = objective.plan(batch)
-    proposal = objective.proposer.propose(model, batch, slots, dropout=True)
-    found = objective.detect(model, batch, slots, proposal, loss_of_slots(proposal.nll_M, slots))
+    masked = objective.choose_masked(batch)
+    samples = objective.generator.sample(model, batch, masked, dropout=True)
+    mlm_sum = OPS.masked_sum(samples.nll_M, masked.used_BM)
+    found = objective.detect(model, batch, masked, samples, mlm_sum)
     names = [name for name, _ in model.named_parameters()]
 
     def gradients(loss: Tensor) -> dict[str, Tensor | None]:
-        given = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True, allow_unused=True)
-        return dict(zip(names, given, strict=True))
+        values = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True, allow_unused=True)
+        return dict(zip(names, values, strict=True))
 
-    counts = objective.counts(batch, slots)
+    counts = objective.counts(batch, masked)
     mlm, rtd = found.mlm_sum / counts[0], 50 * found.rtd_sum / counts[1]
-    return gradients(mlm), gradients(rtd), gradients(objective.weighed(found, counts))
+    return gradients(mlm), gradients(rtd), gradients(objective.weighted(found, counts))
 
 
 def reached(gradients: dict[str, Tensor | None]) -> set[str]:
     """The parts of the network that a loss reaches; every parameter of a part must agree."""
-    verdict: dict[str, set[bool]] = {}
+    arrived: dict[str, set[bool]] = {}
     for name, gradient in gradients.items():
-        verdict.setdefault(name.partition(".")[0], set()).add(gradient is not None and bool(gradient.any()))
-    assert all(len(answers) == 1 for answers in verdict.values()), verdict
-    return {part for part, answers in verdict.items() if answers == {True}}
+        arrived.setdefault(name.partition(".")[0], set()).add(gradient is not None and bool(gradient.any()))
+    assert all(len(answers) == 1 for answers in arrived.values()), arrived
+    return {part for part, answers in arrived.items() if answers == {True}}
 
 
 @pytest.mark.parametrize(
@@ -163,32 +162,32 @@ def test_which_loss_reaches_what(mode: str, by_mlm: set[str], by_rtd: set[str]) 
 
 
 def test_gdes_the_discriminator_reads_the_generators_table_and_never_moves_it() -> None:
-    model = cast(Electra, build_model(config_of("gdes")))
+    model = make_electra(config_of("gdes"))
     delta, base = model.embeddings.token.weight, model.generator_embeddings.token.weight
     assert not delta.any() and base.std() > 0.01, "at the start both read one table"
     batch = unpack(ragged_rows(4))
     with torch.no_grad():
-        seen = model.embeddings.token(batch.ids_BL) + torch.nn.functional.embedding(batch.ids_BL, base)
-        torch.testing.assert_close(seen, model.generator_embeddings.token(batch.ids_BL), rtol=0, atol=0)
-        before = detection_logits(model, batch, batch.ids_BL, dropout=False)
+        read = model.embeddings.token(batch.ids_BL) + torch.nn.functional.embedding(batch.ids_BL, base)
+        torch.testing.assert_close(read, model.generator_embeddings.token(batch.ids_BL), rtol=0, atol=0)
+        before = discriminator_logits(OPS, model, batch, batch.ids_BL, dropout=False)
         base += torch.randn(base.shape, generator=torch.Generator().manual_seed(0)) * 0.1
-        after = detection_logits(model, batch, batch.ids_BL, dropout=False)
-        assert not torch.allclose(before, after), "what the generator learns, the discriminator sees"
+        after = discriminator_logits(OPS, model, batch, batch.ids_BL, dropout=False)
+        assert not torch.allclose(before, after), "what the generator learns, the discriminator reads"
         # Only the sum counts: the same difference in the other table gives the same answer.
         delta += base
         base.zero_()
-        torch.testing.assert_close(detection_logits(model, batch, batch.ids_BL, dropout=False), after)
+        torch.testing.assert_close(discriminator_logits(OPS, model, batch, batch.ids_BL, dropout=False), after)
     mlm, rtd, _ = parts(config_of("gdes"))
     assert rtd["generator_embeddings.token.weight"] is None and mlm["embeddings.token.weight"] is None
     assert rtd["embeddings.token.weight"] is not None and rtd["embeddings.token.weight"].any()
 
 
 def test_all_is_one_encoder_with_two_heads() -> None:
-    model = cast(Electra, build_model(config_of("all")))
+    model = make_electra(config_of("all"))
     assert model.generator is None and model.masked_encoder is model.discriminator
     assert model.generator_embeddings is model.embeddings
     for mode in ("none", "gdes"):
-        apart = cast(Electra, build_model(config_of(mode)))
+        apart = make_electra(config_of(mode))
         ours = {id(p) for p in apart.embeddings.parameters()}
         assert not ours & {id(p) for p in apart.generator_embeddings.parameters()}
 
@@ -222,17 +221,17 @@ def test_every_mode_trains_saves_and_resumes(mode: str, data: Path, tmp_path: Pa
     found = store.latest(whole)
     assert found is not None and found.name == "step-00000006"
     names = set(read_tensors(found / "model.safetensors"))
-    assert names == {name for name, _ in build_model(config).named_parameters()}
+    assert names == {name for name, _ in make_model(config).named_parameters()}
     stop_at(3, config, data=data, out=tmp_path / "again")
     pretrain(config, data=data, out=tmp_path / "again")
     assert weights(tmp_path / "again") == weights(whole)
-    lines = [line for line in diary(whole) if line["kind"] == "train"]
+    lines = [line for line in metric_lines(whole) if line["kind"] == "train"]
     assert len(lines) == 6 and all(line["train/loss"] > 0 for line in lines)
 
 
 def reference(config: Config, tensors: dict[str, Tensor], ids: Tensor, part: str) -> Tensor:
     """Logits as training computes them."""
-    model = cast(Electra, build_model(config))
+    model = make_electra(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(tensors[name])
@@ -240,11 +239,11 @@ def reference(config: Config, tensors: dict[str, Tensor], ids: Tensor, part: str
         keys = torch.zeros(len(ids), dtype=torch.int32)
         batch = Sequences(ids, torch.full((len(ids),), ids.shape[1]), segments, keys)
         if part == "discriminator":
-            return detection_logits(model, batch, ids, dropout=False)
+            return discriminator_logits(OPS, model, batch, ids, dropout=False)
         head = model.generator_head
         assert head is not None
         hidden = model.masked_encoder(model.generator_embeddings(ids, segments, None), None)
-        logits: Tensor = head(hidden, model.generator_embeddings.token.weight, head.bias)
+        logits: Tensor = head.logits(hidden, model.generator_embeddings.token.weight, head.bias)
         return logits
 
 
@@ -289,18 +288,18 @@ def test_generators_that_transformers_does_not_have(kind: str, tmp_path: Path) -
 
 
 def test_a_generator_reads_its_own_embeddings() -> None:
-    """With tables of its own, nothing of the discriminator's changes what the generator says."""
+    """With tables of its own, nothing of the discriminator's changes what the generator predicts."""
     for mode in ("none", "gdes"):
         config = config_of(mode, dropout=0.0)
         model = lively(config)
-        objective = cast(ReplacedTokenDetection, build_objective(config, SPECIALS))
-        assert isinstance(objective.proposer, MaskedNetwork)
+        objective = cast(ReplacedTokenDetection, make_objective(config))
+        assert isinstance(objective.generator, MaskedGenerator)
         batch = unpack(ragged_rows(4))
-        slots = objective.plan(batch)
+        masked = objective.choose_masked(batch)
         with torch.no_grad():
-            before = objective.proposer.propose(model, batch, slots, dropout=False).logp_MV
+            before = objective.generator.sample(model, batch, masked, dropout=False).logp_MV
             for part in (model.embeddings, model.discriminator):
                 for parameter in part.parameters():
                     parameter.add_(1.0)
-            after = objective.proposer.propose(model, batch, slots, dropout=False).logp_MV
+            after = objective.generator.sample(model, batch, masked, dropout=False).logp_MV
         assert torch.equal(before, after)

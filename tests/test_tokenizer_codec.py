@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from electra.corpus.text import clean
 from electra.errors import DataError
 from electra.tokenizer.codec import SPECIALS, Tokenizer, read_vocab
-from electra.tokenizer.words import WordEncoder
+from electra.tokenizer.word_cache import WordEncoder
 
 TEXTS = [
     "The old Queen walked; the river was dark.",

@@ -1,4 +1,4 @@
-"""Two-stage training: the generator alone, then the discriminator beside a frozen generator; exact resuming in both."""
+"""Two-stage training: the generator alone, then the discriminator with a frozen generator; exact resuming in both."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 import tiny_runs
 import torch
 from safetensors.torch import load_file
-from tiny import SPECIALS, ragged_rows, tiny_config
-from tiny_runs import diary, losses, make_data, signalled, small_config, weights
+from tiny import RESOURCES, SPECIALS, make_model, ragged_rows, tiny_config
+from tiny_runs import losses, make_data, metric_lines, signalled, small_config, weights
 from torch import Tensor
 
-from electra.batches.masking import Slots
+from electra.batches.masking import MaskedPositions
 from electra.batches.order import Cursor
 from electra.batches.sequences import unpack
 from electra.checkpoint import store
@@ -25,9 +25,10 @@ from electra.errors import ConfigError, Diverged, Resumable
 from electra.fsio import read_json
 from electra.interop.models import load_model
 from electra.model.cost import parameters, stage_flops_per_token
-from electra.model.electra import Electra, build_model
+from electra.model.electra import Electra
 from electra.objective.base import Objective, Outcome
-from electra.objective.table import build_stages
+from electra.objective.registry import Resources, build_stages
+from electra.ops.dispatch import select
 from electra.pretrain import pretrain
 from electra.train.loop import Position
 from electra.train.optim import Update
@@ -72,7 +73,7 @@ def saved(run: Path, step: int) -> dict[str, Tensor]:
 
 
 def averages(run: Path, step: int) -> set[str]:
-    """The parts that the optimizer keeps averages of."""
+    """The parts that the optimizer has averages of."""
     names = load_file(store.checkpoint_path(run, step) / "optimizer.safetensors")
     return {name.split(".")[1] for name in names}
 
@@ -87,11 +88,11 @@ def test_checkpoints_follow_each_stage_and_the_run_counts_on(whole: Path) -> Non
 
 
 def test_metrics_are_continuous_and_each_stage_has_its_own_schedule(whole: Path, config: Config) -> None:
-    lines = diary(whole)
+    lines = metric_lines(whole)
     train = [line for line in lines if line["kind"] == "train"]
     assert [line["step"] for line in train] == list(range(1, FIRST + SECOND + 1))
     tokens = [line["tokens"] for line in train]
-    assert tokens == sorted(set(tokens)), "text goes on where the stage before stopped"
+    assert tokens == sorted(set(tokens)), "the data goes on where the stage before stopped"
     rates = [learning_rate(step, optim=config.optim, total=FIRST) for step in range(FIRST)]
     rates += [learning_rate(step, optim=config.optim, total=SECOND) for step in range(SECOND)]
     assert [line["optim/lr"] for line in train] == rates and rates[FIRST] == 0
@@ -107,7 +108,7 @@ def test_metrics_are_continuous_and_each_stage_has_its_own_schedule(whole: Path,
 
 
 def test_what_learns_when(whole: Path, config: Config) -> None:
-    fresh = {name: p.detach() for name, p in build_model(config).named_parameters()}
+    fresh = {name: p.detach() for name, p in make_model(config).named_parameters()}
     end, last = saved(whole, FIRST), saved(whole, FIRST + SECOND)
     assert fresh.keys() == end.keys() == last.keys(), "a checkpoint holds both networks in either stage"
     for name in fresh:
@@ -130,7 +131,7 @@ def test_the_discriminator_starts_as_the_generator(tmp_path: Path, data: Path, c
         if part in ("embeddings", "discriminator"):
             other = f"generator{'_embeddings' if part == 'embeddings' else ''}.{rest}"
             assert torch.equal(tensor, begun[other]), name
-    head = dict(build_model(config).named_parameters())["discriminator_head.dense.weight"]
+    head = dict(make_model(config).named_parameters())["discriminator_head.dense.weight"]
     assert torch.equal(begun["discriminator_head.dense.weight"], head), "the heads have nothing in common"
 
 
@@ -151,11 +152,11 @@ def test_what_the_second_stage_begins_with(tying: Any, starts: bool, copied: set
         train=TrainConfig(algorithm="two-stage", steps=4, start_from_generator=starts),
     )
     config = replace(config, model=replace(config.model, heads=1, ffn=128, embedding=32))
-    model = build_model(config)
+    model = make_model(config)
     assert isinstance(model, Electra) and model.generator_embeddings is not model.embeddings
     assert sum(p.numel() for p in model.parameters()) == parameters(config).total
     before = {name: p.clone() for name, p in model.named_parameters()}
-    plan_stages(config, SPECIALS)[1].begin(model)
+    plan_stages(config, RESOURCES)[1].begin(model)
     for name, value in model.named_parameters():
         part, _, rest = name.partition(".")
         other = {"embeddings": f"generator_embeddings.{rest}", "discriminator": f"generator.{rest}"}.get(part)
@@ -165,9 +166,9 @@ def test_what_the_second_stage_begins_with(tying: Any, starts: bool, copied: set
             assert other is not None and torch.equal(value, before[other]), name
     if tying == "gdes":  # the discriminator reads the generator's table, and a difference of 0
         ids = torch.tensor([[2, 7, 9, 3]])
-        seen = model.embed(ids, torch.zeros_like(ids), None)
+        read = model.embed(ids, torch.zeros_like(ids), None)
         table = model.generator_embeddings(ids, torch.zeros_like(ids), None)
-        assert torch.allclose(seen, table, atol=1e-5) or not starts
+        assert torch.allclose(read, table, atol=1e-5) or not starts
 
 
 @pytest.mark.parametrize("stop", [1, FIRST - 1, FIRST, FIRST + 1, FIRST + SECOND - 1])
@@ -180,7 +181,7 @@ def test_promise_04_stopping_in_either_stage_and_resuming_is_bitwise(
     assert store.step_of(store.latest(out) or Path("step-0")) == stop
     pretrain(config, data=data, out=out)
     assert weights(out) == weights(whole)
-    assert diary(out) == diary(whole)
+    assert metric_lines(out) == metric_lines(whole)
 
 
 def test_promise_04_stopping_at_every_step(tmp_path: Path, data: Path, config: Config, whole: Path) -> None:
@@ -189,7 +190,7 @@ def test_promise_04_stopping_at_every_step(tmp_path: Path, data: Path, config: C
         with signalled(1), pytest.raises(Resumable, match=f"at step {reached},"):
             pretrain(config, data=data, out=out)
     pretrain(config, data=data, out=out)
-    assert weights(out) == weights(whole) and diary(out) == diary(whole)
+    assert weights(out) == weights(whole) and metric_lines(out) == metric_lines(whole)
     before = tiny_runs.times(out)
     pretrain(config, data=data, out=out)
     assert tiny_runs.times(out) == before, "a finished run is left alone"
@@ -200,27 +201,27 @@ def test_promise_04_kill_9_in_either_stage(killed_after: int, tmp_path: Path, da
     """Killed after a checkpoint of the first stage, after its last one, and after one of the second."""
     once, out = tmp_path / "once", tmp_path / "run"
     untouched = tiny_runs.start(tiny_runs.command(data, once, *OVERRIDES))
-    said = untouched.communicate(timeout=120)[0]
-    assert untouched.returncode == 0, said
+    output = untouched.communicate(timeout=120)[0]
+    assert untouched.returncode == 0, output
     arguments = tiny_runs.command(data, out, *OVERRIDES)
     process = tiny_runs.start(arguments)
     tiny_runs.wait_for(store.checkpoint_path(out, killed_after).exists, process)
     process.kill()
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode == -signal.SIGKILL, said
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == -signal.SIGKILL, output
     assert not store.checkpoint_path(out, FIRST + SECOND).exists(), "killed too late to show anything"
     again = tiny_runs.start(arguments)
-    said = again.communicate(timeout=120)[0]
-    assert again.returncode == 0 and "resuming at step " in said, said
+    output = again.communicate(timeout=120)[0]
+    assert again.returncode == 0 and "resuming at step " in output, output
     assert weights(out) == weights(once)
-    assert diary(out) == diary(once)
+    assert metric_lines(out) == metric_lines(once)
 
 
 def test_half_of_the_run_is_the_generators(tmp_path: Path, data: Path) -> None:
     config = small_config(*OVERRIDES, "train.steps=5", "train.generator_steps=0", "optim.warmup_steps=1")
     assert config.train.stage_steps == (2, 3)
     run = pretrain(config, data=data, out=tmp_path / "run")
-    train = [line for line in diary(run) if line["kind"] == "train"]
+    train = [line for line in metric_lines(run) if line["kind"] == "train"]
     assert ["train/rtd_loss" in line for line in train] == [False, False, True, True, True]
 
 
@@ -236,20 +237,20 @@ def test_a_small_generator_and_a_fresh_discriminator(tmp_path: Path, data: Path)
 
 def test_the_frozen_generator_is_not_trained_and_has_no_dropout() -> None:
     config = tiny_config(dropout=0.5, train=TrainConfig(algorithm="two-stage", steps=4, start_from_generator=False))
-    model = build_model(config)
+    model = make_model(config)
     assert isinstance(model, Electra)
-    alone, frozen = build_stages(config, SPECIALS)
+    alone, frozen = build_stages(config, RESOURCES)
     batch = unpack(ragged_rows(6))
     for objective, learns in ((alone, True), (frozen, False)):
-        slots = objective.plan(batch)
-        outcome = objective.loss(model, batch, slots, objective.counts(batch, slots))
+        masked = objective.choose_masked(batch)
+        outcome = objective.loss(model, batch, masked, objective.counts(batch, masked))
         outcome.loss.backward()
         for name, parameter in model.named_parameters():
             assert (parameter.grad is not None) == (name.startswith("generator") == learns), name
         model.zero_grad(set_to_none=True)
         sums = dict(zip(objective.stats, outcome.sums.tolist(), strict=True))
-        judged = objective.evaluate(model, batch)
-        still = float(judged.nll_BS[judged.used_BS].detach().sum())
+        found = objective.evaluate(model, batch)
+        still = float(found.nll_BM[found.used_BM].detach().sum())
         assert (sums["mlm_sum"] == pytest.approx(still, rel=1e-6)) != learns
         means = objective.means(sums)
         weighed = means["mlm_loss"] if learns else 50 * means["rtd_loss"]
@@ -265,20 +266,29 @@ def test_a_few_steps_lower_the_loss_of_each_stage(compute: torch.dtype) -> None:
         train=TrainConfig(algorithm="two-stage", steps=80),
     )
     config = replace(config, model=replace(config.model, heads=1, ffn=128))
-    model, rows = build_model(config), ragged_rows(8)
+    ops = select("auto", device=torch.device("cpu"), dtype=compute)
+    model, rows = make_model(config, ops=ops, dtype=compute), ragged_rows(8)
     kept: dict[str, Tensor] = {}
-    for number, stage in enumerate(plan_stages(config, SPECIALS)):
+    for number, stage in enumerate(plan_stages(config, Resources(SPECIALS, ops))):
         stage.begin(model)
         held = StageWeights(model, stage, compute=compute, device=torch.device("cpu"))
-        update = Update(held.master, optim)
         step = Stepper(
-            model, held.master, update, stage.objective, world=World(), micro_batch=8, compiled=False, separator=None
+            model,
+            held.master,
+            Update(held.master, optim, ops=ops),
+            stage.objective,
+            ops=ops,
+            world=World(),
+            micro_batch=8,
+            compiled=False,
+            captured=False,
+            separator=None,
         )
-        seen = []
+        values = []
         for _ in range(40):
             step(rows, 3e-3)
-            seen.append(stage.objective.means(step.read())["loss"])
-        assert seen[-1] < 0.8 * seen[0], (stage.title, seen[0], seen[-1])
+            values.append(stage.objective.means(step.read())["loss"])
+        assert values[-1] < 0.8 * values[0], (stage.title, values[0], values[-1])
         tensors = held.tensors()["model"]
         assert tensors.keys() == {name for name, _ in model.named_parameters()}
         assert all(tensor.dtype == torch.float32 for tensor in tensors.values())
@@ -291,21 +301,24 @@ def test_a_few_steps_lower_the_loss_of_each_stage(compute: torch.dtype) -> None:
 
 @pytest.mark.parametrize("algorithm", ["two-stage", "adversarial"])
 def test_every_stage_traces_as_one_graph(algorithm: Any) -> None:
-    """What a GPU captures: no break, and the same losses and gradients."""
+    """A compiled step: no break, and the same losses and gradients."""
     train = TrainConfig(algorithm=algorithm, steps=4, start_from_generator=False)
     config = tiny_config(train=train, model=replace(tiny_config().model, layers=1))
-    model, rows = build_model(config), ragged_rows(4)
-    for stage in plan_stages(config, SPECIALS):
-        slots = stage.objective.plan(unpack(rows))
-        counts = stage.objective.counts(unpack(rows), slots)
+    ops = select("auto", device=torch.device("cpu"), dtype=torch.float32, compiled=True)
+    model, rows = make_model(config, ops=ops), ragged_rows(4)
+    for stage in plan_stages(config, Resources(SPECIALS, ops)):
+        masked = stage.objective.choose_masked(unpack(rows))
+        counts = stage.objective.counts(unpack(rows), masked)
 
-        def loss(rows: Tensor, slots: Slots, counts: Tensor, objective: Objective = stage.objective) -> Outcome:
-            return objective.loss(model, unpack(rows), slots, counts)
+        def loss(
+            rows: Tensor, masked: MaskedPositions, counts: Tensor, objective: Objective = stage.objective
+        ) -> Outcome:
+            return objective.loss(model, unpack(rows), masked, counts)
 
         torch.compiler.reset()
         found = []
-        for act in (loss, torch.compile(loss, fullgraph=True, dynamic=False, backend="aot_eager")):
-            outcome = act(rows, slots, counts)
+        for run in (loss, torch.compile(loss, fullgraph=True, dynamic=False, backend="aot_eager")):
+            outcome = run(rows, masked, counts)
             outcome.loss.backward()
             found.append((outcome.sums, {n: p.grad for n, p in model.named_parameters() if p.grad is not None}))
             model.zero_grad(set_to_none=True)
@@ -320,12 +333,12 @@ def test_promise_04_resuming_on_a_gpu_is_bitwise(stop: int, tmp_path: Path, data
     whole, out = pretrain(config, data=data, out=tmp_path / "whole"), tmp_path / "run"
     tiny_runs.stop_at(stop, config, data=data, out=out)
     pretrain(config, data=data, out=out)
-    assert weights(out) == weights(whole) and diary(out) == diary(whole)
+    assert weights(out) == weights(whole) and metric_lines(out) == metric_lines(whole)
 
 
 def test_positions_inside_and_outside_a_stage() -> None:
     config = replace(tiny_config(), train=TrainConfig(algorithm="two-stage", steps=10, generator_steps=3))
-    first, second = stages = plan_stages(config, SPECIALS)
+    first, second = stages = plan_stages(config, RESOURCES)
     at = Position(step=5, cursor=Cursor(1, 2), tokens=9.0, elapsed_s=1.0, total_steps=10)
     assert second.inside(at) == second.outside(at) == at and not second.done(at)
     early = replace(at, step=2)
@@ -333,7 +346,7 @@ def test_positions_inside_and_outside_a_stage() -> None:
     assert second.done(replace(at, step=10)) and first.done(replace(at, step=3)) and not first.done(at)
     assert [len(stages_after(stages, step)) for step in (0, 2, 3, 9)] == [2, 2, 1, 1]
     assert [stage_until(stages, step) is second for step in (0, 1, 3, 4, 10)] == [False, False, False, True, True]
-    joint = plan_stages(tiny_config(), SPECIALS)
+    joint = plan_stages(tiny_config(), RESOURCES)
     open_end = Position(step=4)
     assert len(joint) == 1 and joint[0].inside(open_end) == joint[0].outside(open_end) == open_end
     assert not joint[0].done(open_end)
@@ -341,11 +354,11 @@ def test_positions_inside_and_outside_a_stage() -> None:
 
 def test_each_stage_costs_what_it_computes() -> None:
     config = replace(tiny_config(), train=TrainConfig(algorithm="two-stage", steps=10, generator_steps=3))
-    stages: tuple[Stage, ...] = plan_stages(config, SPECIALS)
-    alone, beside = stage_flops_per_token(config)
-    assert [stage.flops_per_token for stage in stages] == [alone, beside]
-    joint = plan_stages(tiny_config(), SPECIALS)[0].flops_per_token
-    assert beside < joint and joint - beside == pytest.approx(2 * alone / 3), "a frozen generator has no way back"
+    stages: tuple[Stage, ...] = plan_stages(config, RESOURCES)
+    alone, frozen = stage_flops_per_token(config)
+    assert [stage.flops_per_token for stage in stages] == [alone, frozen]
+    joint = plan_stages(tiny_config(), RESOURCES)[0].flops_per_token
+    assert frozen < joint and joint - frozen == pytest.approx(2 * alone / 3), "a frozen generator has no backward"
 
 
 @pytest.mark.parametrize(
@@ -395,8 +408,8 @@ def test_an_adversarial_run_resumes_and_logs_its_generator(tmp_path: Path, data:
     once = pretrain(config, data=data, out=tmp_path / "once")
     tiny_runs.stop_at(3, config, data=data, out=tmp_path / "twice")
     twice = pretrain(config, data=data, out=tmp_path / "twice")
-    assert weights(once) == weights(twice) and diary(once) == diary(twice)
-    last = [line for line in diary(once) if line["kind"] == "train"][-1]
+    assert weights(once) == weights(twice) and metric_lines(once) == metric_lines(twice)
+    last = [line for line in metric_lines(once) if line["kind"] == "train"][-1]
     assert {f"train/{name}" for name in ("mlm_loss", "reward", "baseline_loss", "entropy", "rtd_loss")} <= last.keys()
     assert load_model(once, part="generator").head is not None
 
@@ -407,5 +420,5 @@ def test_a_generator_that_learns_may_raise_the_loss(tmp_path: Path, data: Path) 
     with pytest.raises(Diverged, match="the smoothed loss rose"):
         pretrain(small_config(*overrides), data=data, out=tmp_path / "joint")
     for name, change in (("adversarial", "train.algorithm=adversarial"), ("chosen", "objective.name=rtd-15")):
-        seen = losses(pretrain(small_config(*overrides, change), data=data, out=tmp_path / name))
-        assert len(seen) == 8 and max(seen[1:]) > seen[0]
+        values = losses(pretrain(small_config(*overrides, change), data=data, out=tmp_path / name))
+        assert len(values) == 8 and max(values[1:]) > values[0]

@@ -1,31 +1,29 @@
-"""The two-tower generator: every token is foretold from both its sides, never from itself or from padding."""
+"""The two-tower generator: every token is predicted from both its sides, never from itself or from padding."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import MASK, SPECIALS, VOCAB, Trainer, ragged_rows, tiny_config
+from tiny import MASK, OPS, VOCAB, Trainer, make_electra, make_objective, ragged_rows, tiny_config
 from torch import Tensor
 
 from electra.batches.sequences import Sequences, unpack
 from electra.config.schema import Config, GeneratorConfig
-from electra.model.electra import Electra, build_model
+from electra.model.electra import Electra
 from electra.model.encoder import TwoTower
-from electra.objective.propose import TwoTowerNetwork
-from electra.objective.table import build_objective
+from electra.objective.generators import TwoTowerGenerator
 
 CONFIG = tiny_config(generator=GeneratorConfig(kind="two-tower", width=0.5), dropout=0.0)
 NO_NATIVE_BF16 = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # such a CPU computes it all the same
 
 
 def lively(config: Config = CONFIG) -> Electra:
-    """Weights large enough that every token a state can see changes it."""
-    model = cast(Electra, build_model(config))
+    """Weights large enough that every token a state attends to changes it."""
+    model = make_electra(config)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:
@@ -51,7 +49,7 @@ def states(ids_BL: Tensor, batch: Sequences, *, keys_B: Tensor | None = None, mo
     other=st.integers(MASK + 1, VOCAB - 1),
     dropped=st.booleans(),
 )
-def test_a_token_never_sees_itself(seed: int, place: int, other: int, dropped: bool) -> None:
+def test_a_token_never_attends_to_itself(seed: int, place: int, other: int, dropped: bool) -> None:
     """Changing token t leaves position t alone; the left half changes only after it, the right half only before."""
     batch = unpack(ragged_rows(2, seed=seed))
     model = DROPPING if dropped else MODEL
@@ -69,10 +67,10 @@ def test_a_token_never_sees_itself(seed: int, place: int, other: int, dropped: b
     for row, size in enumerate(batch.lengths_B.tolist()):
         differs = (before[row] != after[row]).any(1)
         if place >= size:
-            assert not differs[:size].any(), "padding is never seen"
-        elif not dropped:  # dropout may take the only way that a token has
+            assert not differs[:size].any(), "nothing attends to padding"
+        elif not dropped:  # dropout may cut the only path from a token
             expected = [p for p in range(size) if p != place]
-            assert differs[:size].nonzero().flatten().tolist() == expected, "everything else in the row is seen"
+            assert differs[:size].nonzero().flatten().tolist() == expected, "everything else in the row is attended to"
 
 
 def test_padding_and_the_ends() -> None:
@@ -88,7 +86,7 @@ def test_padding_and_the_ends() -> None:
 
 
 def test_towers_are_causal_encoders() -> None:
-    """The forward tower's state of the last token is an ordinary encoder's over the text up to it, token by token."""
+    """The forward tower's state of the last token is an ordinary encoder's over the tokens up to it."""
     assert isinstance(MODEL.generator, TwoTower)
     batch = unpack(ragged_rows(1, full=True))
     ids, segments = batch.ids_BL, batch.segments_BL
@@ -96,7 +94,7 @@ def test_towers_are_causal_encoders() -> None:
     width = out.shape[1] // 2
     with torch.no_grad():
         x = MODEL.generator_embeddings(ids, segments, None)
-        # One layer without a mask, given only the visible tokens, is the same sum.
+        # One layer without a mask, over the visible tokens only, is the same sum.
         first = MODEL.generator.forwards
         y = first.project(x) if first.project is not None else x
         for layer in first.layers:
@@ -109,18 +107,18 @@ def test_towers_are_causal_encoders() -> None:
         torch.testing.assert_close(out[:-1, width:], z[0, 1:], rtol=1e-4, atol=1e-5)
 
 
-def test_what_it_proposes_and_shows() -> None:
-    objective = build_objective(CONFIG, SPECIALS)
+def test_what_it_reads_and_samples() -> None:
+    objective = make_objective(CONFIG)
     batch = unpack(ragged_rows(5))
-    slots = objective.plan(batch)
-    proposal = TwoTowerNetwork(generator=CONFIG.generator).propose(MODEL, batch, slots, dropout=False)
-    assert torch.equal(proposal.shown_BL, batch.ids_BL), "nothing is masked"
-    assert proposal.hidden_MD is not None and proposal.hidden_MD.shape == (slots.used_BS.numel(), 32)
-    torch.testing.assert_close(proposal.logp_MV.exp().sum(1), torch.ones(len(proposal.logp_MV)))
-    assert int(proposal.sampled_M.max()) < VOCAB
-    sums = objective.loss(MODEL, batch, slots, objective.counts(batch, slots)).sums
-    used = slots.used_BS.flatten()
-    nll = -proposal.logp_MV[torch.arange(len(used)), proposal.gold_M][used].sum()
+    masked = objective.choose_masked(batch)
+    samples = TwoTowerGenerator(config=CONFIG.generator, ops=OPS).sample(MODEL, batch, masked, dropout=False)
+    assert torch.equal(samples.masked_ids_BL, batch.ids_BL), "nothing is masked"
+    assert samples.hidden_MD is not None and samples.hidden_MD.shape == (masked.used_BM.numel(), 32)
+    torch.testing.assert_close(samples.logp_MV.exp().sum(1), torch.ones(len(samples.logp_MV)))
+    assert int(samples.sampled_M.max()) < VOCAB
+    sums = objective.loss(MODEL, batch, masked, objective.counts(batch, masked)).sums
+    used = masked.used_BM.flatten()
+    nll = -samples.logp_MV[torch.arange(len(used)), samples.gold_M][used].sum()
     assert sums[0].item() == pytest.approx(nll.item(), rel=1e-5)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -13,9 +13,12 @@ from torch import Tensor, nn
 
 from electra.batches.layout import Specials
 from electra.config.schema import Config, DataConfig, GeneratorConfig, ModelConfig, OptimConfig
-from electra.model.electra import build_model
+from electra.model.electra import Bert, Electra, build_model
+from electra.model.layers import Norm, with_ops
 from electra.objective.base import Objective
-from electra.objective.table import Counts, build_objective
+from electra.objective.registry import Counts, Resources, build_objective
+from electra.ops import Ops
+from electra.ops.dispatch import host_ops, select
 from electra.train.optim import Update
 from electra.train.parallel import World
 from electra.train.state import Master
@@ -24,6 +27,10 @@ from electra.train.step import Stepper
 PAD, UNK, CLS, SEP, MASK = range(5)
 SPECIALS = Specials(pad=PAD, cls=CLS, sep=SEP, mask=MASK)
 VOCAB = 150
+OPS = host_ops()
+"""What a run on this CPU computes with in fp32."""
+RESOURCES = Resources(SPECIALS, OPS)
+Part = TypeVar("Part", bound=nn.Module)
 
 
 def lowbias32(x: int) -> int:
@@ -36,7 +43,7 @@ def lowbias32(x: int) -> int:
 
 
 def unmix(y: int) -> int:
-    """The word that the permutation turns into `y`."""
+    """The number that the permutation turns into `y`."""
     x = y ^ y >> 16
     x = x * pow(0x846CA68B, -1, 2**32) % 2**32
     x = x ^ x >> 15 ^ x >> 30
@@ -75,6 +82,37 @@ def tiny_config(**parts: Any) -> Config:
         optim=OptimConfig(lr=1e-3, warmup_steps=2),
     )
     return replace(base, **parts)
+
+
+def make_model(
+    config: Config, *, ops: Ops = OPS, counts: Counts | None = None, dtype: torch.dtype = torch.float32
+) -> Electra | Bert:
+    """A fresh network, as a run on a CPU builds it."""
+    return build_model(config, ops=ops, dtype=dtype, counts=counts)
+
+
+def make_electra(config: Config, *, ops: Ops = OPS) -> Electra:
+    """A fresh generator and discriminator."""
+    model = make_model(config, ops=ops)
+    assert isinstance(model, Electra)
+    return model
+
+
+def make_objective(config: Config, *, ops: Ops = OPS, counts: Counts | None = None) -> Objective:
+    """The configured objective over the tiny vocabulary."""
+    return build_objective(config, Resources(SPECIALS, ops, counts))
+
+
+def in_double(module: Part) -> Part:
+    """A copy of a network in double precision, computed by the reference ops."""
+    copied: Part = with_ops(module, host_ops("plain"), torch.float64).double()
+    return copied
+
+
+def layer_norm(norm: Norm, x: Tensor) -> Tensor:
+    """LayerNorm by its formula."""
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-12).sqrt() * norm.weight + norm.bias
 
 
 def ragged_rows(count: int, *, length: int = 24, vocab: int = VOCAB, seed: int = 0, full: bool = False) -> Tensor:
@@ -129,18 +167,22 @@ class Trainer:
         compute: torch.dtype = torch.float32,
         counts: Counts | None = None,
         separator: int | None = None,
+        ops: Ops | None = None,
     ) -> None:
-        self.model: nn.Module = build_model(config)
-        self.objective: Objective = build_objective(config, SPECIALS, counts=counts)
+        ops = ops or select("auto", device=torch.device("cpu"), dtype=compute)
+        self.model: nn.Module = make_model(config, ops=ops, dtype=compute)
+        self.objective: Objective = make_objective(config, ops=ops, counts=counts)
         self.master = Master(self.model, compute=compute, device=torch.device("cpu"))
-        self.update = Update(self.master, config.optim)
+        self.update = Update(self.master, config.optim, ops=ops)
         self.step = Stepper(
             self.model,
             self.master,
             self.update,
             self.objective,
+            ops=ops,
             world=World(),
             micro_batch=micro,
             compiled=False,
+            captured=False,
             separator=separator,
         )

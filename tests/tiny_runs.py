@@ -26,9 +26,9 @@ from electra.pretrain import pretrain
 from electra.shards.build import prepare
 from electra.shards.dataset import open_data
 from electra.shards.options import PrepareOptions
-from electra.train import fit
+from electra.train import execution
+from electra.train.metrics_file import read_lines
 from electra.train.step import Stepper
-from electra.train.telemetry import read_lines
 
 Process = subprocess.Popen[str]
 ROOT = Path(__file__).parents[1]
@@ -115,7 +115,7 @@ def weights(run: Path) -> tuple[str, bytes, bytes]:
     return last.name, (last / "model.safetensors").read_bytes(), (last / "optimizer.safetensors").read_bytes()
 
 
-def diary(run: Path) -> list[dict[str, Any]]:
+def metric_lines(run: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl without what depends on the clock and the memory."""
     return [
         {key: value for key, value in line.items() if key != "time_s" and not key.startswith("perf/")}
@@ -124,7 +124,7 @@ def diary(run: Path) -> list[dict[str, Any]]:
 
 
 def losses(run: Path) -> list[float]:
-    return [line["train/loss"] for line in diary(run) if line["kind"] == "train"]
+    return [line["train/loss"] for line in metric_lines(run) if line["kind"] == "train"]
 
 
 def times(folder: Path) -> dict[Path, int]:
@@ -146,11 +146,11 @@ def signalled(step: int, number: int = signal.SIGTERM, *, after_s: float = 0.0) 
                 os.kill(os.getpid(), number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit, "Stepper", Signalled)
+        patch.setattr(execution, "Stepper", Signalled)
         yield
 
 
 def stop_at(step: int, config: Config, *, data: Path, out: Path) -> None:
-    """Train from the beginning and be told to stop during the given step."""
+    """Train from the beginning until the signal of the given step stops it."""
     with signalled(step), pytest.raises(Resumable, match=f"stopped by SIGTERM at step {step}, saved; run the same"):
         pretrain(config, data=data, out=out)

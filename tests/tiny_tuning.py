@@ -14,11 +14,12 @@ from torch import Tensor
 
 from electra.config.finetune import FinetuneConfig
 from electra.config.schema import ModelConfig
-from electra.finetune.base import Base
-from electra.finetune.rows import Features, Kind
+from electra.finetune.pretrained import Pretrained
 from electra.interop import huggingface, settings
-from electra.interop.network import build
+from electra.interop.network import Network, build
 from electra.model.electra import initialise
+from electra.ops.dispatch import host_ops
+from electra.tasks.rows import Features, Kind
 from electra.tokenizer.codec import Tokenizer
 
 STILL = replace(SIZE, dropout=0.0, attention_dropout=0.0)
@@ -28,13 +29,11 @@ CLS, SEP = VOCAB.index("[CLS]"), VOCAB.index("[SEP]")
 FIRST = VOCAB.index("a")  # of the ordinary tokens
 
 
-def tiny_base(config: ModelConfig = STILL, *, seed: int = 0) -> Base:
+def tiny_base(config: ModelConfig = STILL, *, seed: int = 0) -> Pretrained:
     """A network with the weights that pre-training starts from."""
-    from electra.interop.network import Network
-
-    network = Network(config, None)
+    network = Network(config, None, ops=host_ops())
     initialise(network, std=0.1, seed=seed)  # as tiny as it is, 0.02 would drown the tokens in the residual stream
-    return Base(
+    return Pretrained(
         name="tiny",
         embeddings=network.embeddings,
         encoder=network.encoder,
@@ -44,7 +43,7 @@ def tiny_base(config: ModelConfig = STILL, *, seed: int = 0) -> Base:
     )
 
 
-def beside_transformers(folder: Path, config: ModelConfig = STILL) -> tuple[Any, Base]:
+def beside_transformers(folder: Path, config: ModelConfig = STILL) -> tuple[Any, Pretrained]:
     """A random ElectraModel of transformers, and what is read from the folder that it writes."""
     import transformers
 

@@ -10,10 +10,11 @@ import torch
 from model_folders import SIZE, VOCAB
 
 from electra.config.schema import ModelConfig
-from electra.finetune.folder import About, LoadedTuned, load_tuned, save_tuned
-from electra.finetune.network import HeadSpec, Tuned
-from electra.finetune.rows import Kind
+from electra.finetune.model_folder import About, FinetunedModel, load_finetuned, save_finetuned
+from electra.finetune.task_model import HeadSpec, TaskModel
 from electra.interop.network import Network
+from electra.ops.dispatch import host_ops
+from electra.tasks.rows import Kind
 from electra.tokenizer.codec import Tokenizer
 
 LABELS: dict[Kind, tuple[str, ...]] = {
@@ -25,16 +26,16 @@ LABELS: dict[Kind, tuple[str, ...]] = {
 }
 
 
-def make_tuned(kind: Kind, *, seed: int = 0, config: ModelConfig = SIZE, **changes: Any) -> tuple[Tuned, About]:
+def make_tuned(kind: Kind, *, seed: int = 0, config: ModelConfig = SIZE, **changes: Any) -> tuple[TaskModel, About]:
     """A network with random weights, norms and biases included, and what its folder says about it."""
     about = About(task=kind, title=kind.upper(), kind=kind, labels=LABELS[kind], length=24, seed=seed)
     about = replace(about, scale=5.0 if kind == "regress" else 1.0, max_query=8, doc_stride=6)
     about = replace(about, **changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = Network(config, None)
+        network = Network(config, None, ops=host_ops())
     spec = HeadSpec(kind=kind, labels=about.labels, scale=about.scale, dropout=about.dropout)
-    tuned = Tuned(network.embeddings, network.encoder, spec, seed=seed)
+    tuned = TaskModel(network.embeddings, network.encoder, spec, ops=host_ops(), seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in tuned.parameters():
@@ -42,12 +43,12 @@ def make_tuned(kind: Kind, *, seed: int = 0, config: ModelConfig = SIZE, **chang
     return tuned.eval(), about
 
 
-def save(out: Path, kind: Kind, *, config: ModelConfig = SIZE, **changes: Any) -> Tuned:
+def save(out: Path, kind: Kind, *, config: ModelConfig = SIZE, **changes: Any) -> TaskModel:
     tuned, about = make_tuned(kind, config=config, **changes)
-    save_tuned(out, tuned, tokenizer=Tokenizer(VOCAB), config=config, about=about)
+    save_finetuned(out, tuned, tokenizer=Tokenizer(VOCAB), config=config, about=about)
     return tuned
 
 
-def loaded(out: Path, kind: Kind, **changes: Any) -> LoadedTuned:
+def loaded(out: Path, kind: Kind, **changes: Any) -> FinetunedModel:
     save(out, kind, **changes)
-    return load_tuned(out)
+    return load_finetuned(out)

@@ -18,13 +18,16 @@ from tiny_runs import make_data, small_config
 
 from electra.cli.score import command
 from electra.config.schema import GeneratorConfig, ObjectiveConfig
-from electra.detect import best_windows, detect, window_starts
 from electra.errors import CheckpointError, ConfigError, DataError
+from electra.inference.detect import detect
+from electra.inference.likelihood import check, score
+from electra.inference.overlapping_windows import best_windows, window_starts
+from electra.inference.results import TextScore
 from electra.interop.models import Loaded, load_model
 from electra.interop.transfer import export_model, import_model
 from electra.model.electra import Electra, build_model
+from electra.ops.dispatch import host_ops
 from electra.pretrain import pretrain
-from electra.score import TextScore, check, score
 
 transformers = pytest.importorskip("transformers")
 
@@ -122,29 +125,29 @@ def test_neither_order_nor_batch_changes_a_score(folders: dict[str, Path], model
     assert alone[""] == alone[" \t "] == 0
 
 
-@given(count=st.integers(0, 300), room=st.integers(1, 40))
-def test_every_token_has_the_window_that_shows_most_around_it(count: int, room: int) -> None:
-    starts, best = window_starts(count, room), best_windows(count, room)
+@given(count=st.integers(0, 300), capacity=st.integers(1, 40))
+def test_every_token_has_the_window_with_the_most_context(count: int, capacity: int) -> None:
+    starts, best = window_starts(count, capacity), best_windows(count, capacity)
     assert len(best) == count
     for place, start in enumerate(best):
-        size = min(room, count)
+        size = min(capacity, count)
         around = {s: min(place - s, s + size - 1 - place) for s in starts if s <= place < s + size}
         assert around[start] == max(around.values())
 
 
 @pytest.mark.parametrize("model", ["mlm", "electric"])
-def test_a_long_text_is_seen_in_windows(folders: dict[str, Path], model: str) -> None:
+def test_a_long_text_is_read_in_windows(folders: dict[str, Path], model: str) -> None:
     loaded = load_model(folders[model])
     words = [WORDS[number * 7 % len(WORDS)] for number in range(100)]
     found = values(next(score(loaded, [" ".join(words)])))
-    room = loaded.length - 2
-    assert len(found) == 100 and room == 22
+    capacity = loaded.length - 2
+    assert len(found) == 100 and capacity == 22
 
     def window(start: int) -> list[float]:
-        return values(next(score(loaded, [" ".join(words[start : start + room])])))
+        return values(next(score(loaded, [" ".join(words[start : start + capacity])])))
 
     assert found[:11] == pytest.approx(window(0)[:11], abs=1e-4)
-    assert found[-10:] == pytest.approx(window(100 - room)[-10:], abs=1e-4)
+    assert found[-10:] == pytest.approx(window(100 - capacity)[-10:], abs=1e-4)
     assert found[33 + 6 : 33 + 16] == pytest.approx(window(33)[6:16], abs=1e-4)
 
 
@@ -155,7 +158,7 @@ def test_models_that_cannot_score_are_named(folders: dict[str, Path], tmp_path: 
         load_model(folders["electric"], part="generator")
     replaced = replace(RTD, objective=ObjectiveConfig(name="replace-mlm"))
     make_run(tmp_path / "replace", replaced)
-    with pytest.raises(CheckpointError, match="trained with replace-mlm, so it has never seen a masked token"):
+    with pytest.raises(CheckpointError, match="trained with replace-mlm, so it was never trained on masked tokens"):
         next(score(load_model(tmp_path / "replace"), ["a"]))
     assert len(list(score(load_model(tmp_path / "replace", part="generator"), ["a cat"]))) == 1
     bare = transformers.ElectraModel(transformers.AutoConfig.from_pretrained(folders["mlm-hf"]))
@@ -163,7 +166,7 @@ def test_models_that_cannot_score_are_named(folders: dict[str, Path], tmp_path: 
     (tmp_path / "bare" / "vocab.txt").write_bytes((folders["mlm-hf"] / "vocab.txt").read_bytes())
     with pytest.raises(CheckpointError, match="no head that gives probabilities"):
         check(load_model(tmp_path / "bare"))
-    with pytest.raises(CheckpointError, match="length of 2 has no room"):
+    with pytest.raises(CheckpointError, match="length of 2 leaves no place"):
         next(score(replace(load_model(folders["electric"]), length=2), ["a"]))
     with pytest.raises(ConfigError, match="0 is not at least 1"):
         next(score(load_model(folders["electric"]), ["a"], batch_size=0))
@@ -182,7 +185,7 @@ def test_an_electric_model_comes_back_as_one(folders: dict[str, Path], tmp_path:
 def test_tables_of_their_own_are_put_together(tmp_path: Path, tying: Any) -> None:
     config = replace(ELECTRIC, generator=replace(TOWERS, tying=tying))
     tensors = make_run(tmp_path / "run", config)
-    model = build_model(config)
+    model = build_model(config, ops=host_ops())
     model.load_state_dict(tensors)
     assert isinstance(model, Electra)
     loaded = load_model(tmp_path / "run")
@@ -217,8 +220,8 @@ def test_command(folders: dict[str, Path], tmp_path: Path) -> None:
     assert [row["text"] for row in piped] == [row["text"] for row in lines]
     assert [row["score"] for row in piped] == pytest.approx([row["score"] for row in lines], abs=1e-3)
     with gzip.open(tmp_path / "rows.csv.gz", "wt", encoding="utf-8") as file:
-        file.write("id,said\n1,a cat\n2,the dog\n")
-    table = invoke(*model, "--input", str(tmp_path / "rows.csv.gz"), "--text", "said")
+        file.write("id,outputs\n1,a cat\n2,the dog\n")
+    table = invoke(*model, "--input", str(tmp_path / "rows.csv.gz"), "--text", "outputs")
     assert [row["text"] for row in table] == ["a cat", "the dog"]
     (generated,) = invoke("--model", str(folders["rtd"]), "--part", "generator", "a cat")
     assert generated["count"] == 2 and generated["score"] < 0

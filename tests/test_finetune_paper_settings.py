@@ -17,7 +17,7 @@ from electra.config.load import adjust, diff, parse_overrides, preset, to_toml
 from electra.config.schema import ModelConfig, OptimConfig, TrainConfig
 from electra.config.validate import validate
 from electra.errors import ConfigError
-from electra.finetune.settings import settings, size_of
+from electra.finetune.paper_settings import settings, size_of
 
 # size: learning rate, layer decay
 TABLE_7 = {"small": (3e-4, 0.8), "base": (1e-4, 0.8), "large": (5e-5, 0.9)}

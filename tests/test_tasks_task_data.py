@@ -17,29 +17,30 @@ from tiny_tuning import MINI, PLAIN, tiny_base
 
 from electra.config.finetune import FinetuneConfig
 from electra.errors import ConfigError, DataError
-from electra.finetune.base import Base, check_length, load_base, settings_for
-from electra.finetune.features import swapped
-from electra.finetune.glue import read_glue
-from electra.finetune.glue_tasks import TASKS, glue_task
-from electra.finetune.jobs import Job, glue_job, question_job, split_files, table_job, tagging_job
-from electra.finetune.run import run_seeds, together_on
+from electra.finetune.pretrained import Pretrained, check_length, load_pretrained, settings_for
+from electra.finetune.seeds import run_seeds, together_on
+from electra.tasks.features import swapped
+from electra.tasks.glue_files import read_glue
+from electra.tasks.glue_tasks import TASKS, glue_task
+from electra.tasks.named_tasks import split_files
+from electra.tasks.task_data import TaskData, load_glue, load_questions, load_table, load_tagging
 from electra.tokenizer.codec import Tokenizer, read_vocab
 from electra.train.interrupt import Stop
 
 TOKENIZER = Tokenizer(VOCAB)
 
 
-def glue(folder: Path, name: str, config: FinetuneConfig = PLAIN) -> Job:
-    return glue_job(glue_task(name), folder, tokenizer=TOKENIZER, config=config)
+def glue(folder: Path, name: str, config: FinetuneConfig = PLAIN) -> TaskData:
+    return load_glue(glue_task(name), folder, tokenizer=TOKENIZER, config=config)
 
 
-def own(folder: Path, kind: str, *, train: int = 8, dev: int = 4, **columns: Any) -> Job:
+def own(folder: Path, kind: str, *, train: int = 8, dev: int = 4, **columns: Any) -> TaskData:
     files = {
         "train": task_files.table(folder / "train.csv", train, kind=kind),
         "dev": task_files.table(folder / "dev.csv", dev, seed=1, kind=kind),
     }
     columns = {"text": "text", "pair": None, "label": "label", **columns}
-    return table_job("mine", files, kind=kind, tokenizer=TOKENIZER, config=PLAIN, **columns)  # type: ignore[arg-type]
+    return load_table("mine", files, kind=kind, tokenizer=TOKENIZER, config=PLAIN, **columns)  # type: ignore[arg-type]
 
 
 def decoded(ids: list[int]) -> str:
@@ -51,15 +52,21 @@ def decoded(ids: list[int]) -> str:
 
 def test_a_glue_task(tmp_path: Path) -> None:
     task_files.cola(tmp_path, train=24, dev=8, test=5)
-    job = glue(tmp_path, "cola")
-    assert job.rows == {"train": 24, "dev": 8} and job.full == {"train": 8551, "dev": 1043}
-    assert list(job.parts) == ["dev", "test"] and len(job.train.ids) == 24
-    assert decoded(job.train.ids[1]) == f"[CLS] {task_files.sentence(('cola', 'train', 1), sign=True)} [SEP]"
-    assert np.array(job.train.targets).tolist() == [0, 1] * 12
-    assert job.parts["dev"].judge is not None and job.parts["test"].judge is None
+    data = glue(tmp_path, "cola")
+    assert data.rows == {"train": 24, "dev": 8} and data.full == {"train": 8551, "dev": 1043}
+    assert list(data.eval_splits) == ["dev", "test"] and len(data.train.ids) == 24
+    assert decoded(data.train.ids[1]) == f"[CLS] {task_files.sentence(('cola', 'train', 1), sign=True)} [SEP]"
+    assert np.array(data.train.targets).tolist() == [0, 1] * 12
+    assert data.eval_splits["dev"].evaluate is not None and data.eval_splits["test"].evaluate is None
     scores = np.array([[0.0, 1.0], [2.0, 1.0], [0.0, 3.0], [0.0, 3.0], [1.0, 0.0]])
-    assert job.parts["test"].read({"scores": scores}) == {"90": "1", "91": "0", "92": "1", "93": "1", "94": "0"}
-    assert {name: (task.name, split) for name, (task, split) in job.tests.items()} == {"test": ("cola", "test")}
+    assert data.eval_splits["test"].decode({"scores": scores}) == {
+        "90": "1",
+        "91": "0",
+        "92": "1",
+        "93": "1",
+        "94": "0",
+    }
+    assert {name: (task.name, split) for name, (task, split) in data.tests.items()} == {"test": ("cola", "test")}
 
 
 def test_swapped_pairs_are_in_train_only(tmp_path: Path) -> None:
@@ -67,32 +74,32 @@ def test_swapped_pairs_are_in_train_only(tmp_path: Path) -> None:
     task_files.stsb(tmp_path)
     task_files.rte(tmp_path)
     for name, count in (("mrpc", 48), ("stsb", 48), ("rte", 24)):
-        job = glue(tmp_path, name)
-        assert len(job.train.ids) == count and len(job.parts["dev"].features.ids) == 8
-        assert job.rows == {"train": 24, "dev": 8}, "as in the files"
-    job = glue(tmp_path, "stsb")
-    first, again = decoded(job.train.ids[3]), decoded(job.train.ids[27])
+        data = glue(tmp_path, name)
+        assert len(data.train.ids) == count and len(data.eval_splits["dev"].features.ids) == 8
+        assert data.rows == {"train": 24, "dev": 8}, "as in the files"
+    data = glue(tmp_path, "stsb")
+    first, again = decoded(data.train.ids[3]), decoded(data.train.ids[27])
     left, right = first.removeprefix("[CLS] ").removesuffix(" [SEP]").split(" [SEP] ")
     assert left != right and again == f"[CLS] {right} [SEP] {left} [SEP]"
-    assert np.asarray(job.train.targets)[[3, 27]].tolist() == pytest.approx([3 / 5, 3 / 5])
+    assert np.asarray(data.train.targets)[[3, 27]].tolist() == pytest.approx([3 / 5, 3 / 5])
 
 
 def test_mnli_has_a_score_for_each_dev_set_and_answers_ax(tmp_path: Path) -> None:
     task_files.mnli(tmp_path, test=3, ax=4)
-    job = glue(tmp_path, "mnli")
-    assert list(job.parts) == ["dev", "dev_mismatched", "test", "test_mismatched", "ax-test"]
-    assert job.rows == {"train": 24, "dev": 6, "dev_mismatched": 9}
-    assert job.task.metrics == ("accuracy", "accuracy_mismatched") and job.task.metric == "accuracy"
-    assert {name: (task.title, split) for name, (task, split) in job.tests.items()} == {
+    data = glue(tmp_path, "mnli")
+    assert list(data.eval_splits) == ["dev", "dev_mismatched", "test", "test_mismatched", "ax-test"]
+    assert data.rows == {"train": 24, "dev": 6, "dev_mismatched": 9}
+    assert data.task.metrics == ("accuracy", "accuracy_mismatched") and data.task.metric == "accuracy"
+    assert {name: (task.title, split) for name, (task, split) in data.tests.items()} == {
         "test": ("MNLI", "test"),
         "test_mismatched": ("MNLI", "test_mismatched"),
         "ax-test": ("AX", "test"),
     }
     base = tiny_base(MINI)
-    run = next(run_seeds(base, job, config=replace(PLAIN, epochs=1.0), seeds=[0], stop=Stop()))
+    run = next(run_seeds(base, data, config=replace(PLAIN, epochs=1.0), seeds=[0], stop=Stop()))
     for split, name in (("dev", "accuracy"), ("dev_mismatched", "accuracy_mismatched")):
         gold = [str(row.label) for row in read_glue(TASKS["mnli"], tmp_path, split)]
-        right = [said == label for said, label in zip(run.predictions[split].values(), gold, strict=True)]
+        right = [outputs == label for outputs, label in zip(run.predictions[split].values(), gold, strict=True)]
         assert run.scores[name] == pytest.approx(100 * sum(right) / len(right))
     assert list(run.predictions["ax-test"]) == ["0", "1", "2", "3"]
     assert set(run.predictions["ax-test"].values()) <= set(TASKS["ax"].labels)
@@ -101,8 +108,8 @@ def test_mnli_has_a_score_for_each_dev_set_and_answers_ax(tmp_path: Path) -> Non
 def test_mnli_without_the_mismatched_set(tmp_path: Path) -> None:
     task_files.mnli(tmp_path)
     (tmp_path / "MNLI" / "dev_mismatched.tsv").unlink()
-    job = glue(tmp_path, "mnli")
-    assert job.task.metrics == ("accuracy",) and job.rows == {"train": 24, "dev": 6}
+    data = glue(tmp_path, "mnli")
+    assert data.task.metrics == ("accuracy",) and data.rows == {"train": 24, "dev": 6}
 
 
 def test_glue_files_that_are_not_there(tmp_path: Path) -> None:
@@ -144,40 +151,40 @@ REAL = {
 )
 def test_rows_of_the_real_files(name: str) -> None:
     """As the data's README counts them."""
-    data = Path(os.environ["ELECTRA_DATA"])
-    tokenizer = Tokenizer(read_vocab(data / "vocab" / "bert-uncased.txt"))
-    job = glue_job(glue_task(name), data / "glue", tokenizer=tokenizer, config=FinetuneConfig())
-    assert tuple(job.rows.values()) == REAL[name]
+    folder = Path(os.environ["ELECTRA_DATA"])
+    tokenizer = Tokenizer(read_vocab(folder / "vocab" / "bert-uncased.txt"))
+    data = load_glue(glue_task(name), folder / "glue", tokenizer=tokenizer, config=FinetuneConfig())
+    assert tuple(data.rows.values()) == REAL[name]
     doubled = 2 if name in ("mrpc", "stsb") else 1
-    assert len(job.train.ids) == doubled * REAL[name][0] and len(job.parts["dev"].features.ids) == REAL[name][1]
-    assert (job.rows == job.full) == (name not in ("qnli", "mnli", "qqp"))
+    assert len(data.train.ids) == doubled * REAL[name][0] and len(data.eval_splits["dev"].features.ids) == REAL[name][1]
+    assert (data.rows == data.full) == (name not in ("qnli", "mnli", "qqp"))
 
 
 # Own data
 
 
 def test_a_table(tmp_path: Path) -> None:
-    job = own(tmp_path, "classify")
-    assert job.task.labels == ("no", "yes") and job.task.metrics == ("accuracy", "macro_f1")
-    assert job.rows == {"train": 8, "dev": 4} and not job.full and not job.tests
-    assert np.asarray(job.train.targets).tolist() == [0, 1] * 4
-    verdict = job.parts["dev"].judge({"scores": np.array([[1.0, 0], [0, 1], [0, 1], [0, 1]])})  # type: ignore[misc]
-    assert verdict.scores["accuracy"] == 75.0 and not verdict.stuck
+    data = own(tmp_path, "classify")
+    assert data.task.labels == ("no", "yes") and data.task.metrics == ("accuracy", "macro_f1")
+    assert data.rows == {"train": 8, "dev": 4} and not data.full and not data.tests
+    assert np.asarray(data.train.targets).tolist() == [0, 1] * 4
+    evaluation = data.eval_splits["dev"].evaluate({"scores": np.array([[1.0, 0], [0, 1], [0, 1], [0, 1]])})  # type: ignore[misc]
+    assert evaluation.scores["accuracy"] == 75.0 and not evaluation.stuck
 
 
 def test_a_table_of_numbers_is_scaled_by_the_largest(tmp_path: Path) -> None:
-    job = own(tmp_path, "regress")
-    assert job.task.scale == 3.0 and job.task.metrics == ("spearman", "pearson", "mse")
-    assert np.asarray(job.train.targets).tolist() == [0.5, -1.0] * 4
-    perfect = job.parts["dev"].judge({"scores": np.array([[1.5], [-3], [1.5], [-3]])})  # type: ignore[misc]
+    data = own(tmp_path, "regress")
+    assert data.task.scale == 3.0 and data.task.metrics == ("spearman", "pearson", "mse")
+    assert np.asarray(data.train.targets).tolist() == [0.5, -1.0] * 4
+    perfect = data.eval_splits["dev"].evaluate({"scores": np.array([[1.5], [-3], [1.5], [-3]])})  # type: ignore[misc]
     assert perfect.scores == pytest.approx({"spearman": 100.0, "pearson": 100.0, "mse": 0.0})
 
 
 def test_a_table_of_several_labels(tmp_path: Path) -> None:
-    job = own(tmp_path, "multilabel")
-    assert job.task.labels == ("all", "it")
-    assert np.asarray(job.train.targets).tolist() == [[1.0, 1.0], [1.0, 0.0]] * 4
-    assert job.parts["dev"].read({"scores": np.array([[1.0, -1], [-1, -1], [2, 3], [-1, 1]])}) == {
+    data = own(tmp_path, "multilabel")
+    assert data.task.labels == ("all", "it")
+    assert np.asarray(data.train.targets).tolist() == [[1.0, 1.0], [1.0, 0.0]] * 4
+    assert data.eval_splits["dev"].decode({"scores": np.array([[1.0, -1], [-1, -1], [2, 3], [-1, 1]])}) == {
         "0": ("all",),
         "1": (),
         "2": ("all", "it"),
@@ -197,7 +204,7 @@ def test_tables_that_cannot_be(tmp_path: Path) -> None:
     files["dev"].write_text(files["dev"].read_text().replace(",yes", ",maybe"))
     columns: dict[str, Any] = {"text": "text", "pair": None, "label": "label"}
     with pytest.raises(DataError, match="dev.csv: line 3: label 'maybe' is not one of the task's"):
-        table_job("mine", files, kind="classify", tokenizer=TOKENIZER, config=PLAIN, **columns)
+        load_table("mine", files, kind="classify", tokenizer=TOKENIZER, config=PLAIN, **columns)
 
 
 def test_words_with_tags(tmp_path: Path) -> None:
@@ -207,40 +214,40 @@ def test_words_with_tags(tmp_path: Path) -> None:
         "train": task_files.conll(tmp_path / "train.txt", [[("the", "O"), ("dog", "I-WHO"), ("cat", "I-WHO")]]),
         "dev": task_files.conll(tmp_path / "dev.txt", [long, [("we", "O")]]),
     }
-    job = tagging_job("ner", files, tokenizer=TOKENIZER, config=PLAIN)
-    assert job.task.labels == ("O", "B-WHO", "I-WHO", "E-WHO", "S-WHO") and job.task.metric == "f1"
-    assert job.train.targets == [[-1, 0, 1, 3, -1]] and job.rows == {"train": 1, "dev": 2}
-    part = job.parts["dev"]
+    data = load_tagging("ner", files, tokenizer=TOKENIZER, config=PLAIN)
+    assert data.task.labels == ("O", "B-WHO", "I-WHO", "E-WHO", "S-WHO") and data.task.metric == "f1"
+    assert data.train.targets == [[-1, 0, 1, 3, -1]] and data.rows == {"train": 1, "dev": 2}
+    part = data.eval_splits["dev"]
     assert len(part.features.ids) > 2, "windows"
-    single, outside = job.task.labels.index("S-WHO"), 0
+    single, outside = data.task.labels.index("S-WHO"), 0
     right = [np.eye(5)[[single if VOCAB[token] == "chef" else outside for token in ids]] for ids in part.features.ids]
-    verdict = part.judge({"scores": right})  # type: ignore[misc]
-    assert verdict.scores == {"accuracy": 100.0, "f1": 100.0, "precision": 100.0, "recall": 100.0}
-    assert part.read({"scores": right})["0"] == ["S-WHO", "O"] * 30
+    evaluation = part.evaluate({"scores": right})  # type: ignore[misc]
+    assert evaluation.scores == {"accuracy": 100.0, "f1": 100.0, "precision": 100.0, "recall": 100.0}
+    assert part.decode({"scores": right})["0"] == ["S-WHO", "O"] * 30
     wrong = [np.eye(5)[[outside] * len(ids)] for ids in part.features.ids]
-    verdict = part.judge({"scores": wrong})  # type: ignore[misc]
-    assert verdict.stuck and verdict.scores["accuracy"] == pytest.approx(100 * 31 / 61)
+    evaluation = part.evaluate({"scores": wrong})  # type: ignore[misc]
+    assert evaluation.stuck and evaluation.scores["accuracy"] == pytest.approx(100 * 31 / 61)
 
 
-def test_parts_of_speech_are_judged_by_word(tmp_path: Path) -> None:
+def test_parts_of_speech_are_scored_by_word(tmp_path: Path) -> None:
     rows = [[("the", "DET"), ("dog", "NOUN")]]
     files = {split: task_files.conll(tmp_path / f"{split}.txt", rows) for split in ("train", "dev")}
-    job = tagging_job("pos", files, tokenizer=TOKENIZER, config=PLAIN)
-    assert job.task.labels == ("DET", "NOUN") and job.task.metrics == ("accuracy",)
+    data = load_tagging("pos", files, tokenizer=TOKENIZER, config=PLAIN)
+    assert data.task.labels == ("DET", "NOUN") and data.task.metrics == ("accuracy",)
 
 
-def questions(folder: Path, *, impossible: bool, name: str = "mine", dev: int = 8) -> Job:
+def questions(folder: Path, *, impossible: bool, name: str = "mine", dev: int = 8) -> TaskData:
     files = {
         "train": task_files.squad(folder / "train.json", 12, impossible=impossible),
         "dev": task_files.squad(folder / "dev.json", dev, seed=1, impossible=impossible),
     }
     config = replace(PLAIN, max_query=8, doc_stride=4)
-    return question_job(name, files, tokenizer=TOKENIZER, config=config)
+    return load_questions(name, files, tokenizer=TOKENIZER, config=config)
 
 
-def spans_said(job: Job, *, right: bool) -> dict[str, Any]:
+def span_outputs(data: TaskData, *, right: bool) -> dict[str, Any]:
     """A head that is sure of the word after the sign, or of the first word always."""
-    features = job.parts["dev"].features
+    features = data.eval_splits["dev"].features
     sign = VOCAB.index(task_files.SIGN)
     at = []
     for ids, first in zip(features.ids, features.a_lengths, strict=True):
@@ -258,23 +265,23 @@ def spans_said(job: Job, *, right: bool) -> dict[str, Any]:
 
 
 def test_questions(tmp_path: Path) -> None:
-    job = questions(tmp_path, impossible=False)
-    assert job.task.metrics == ("exact", "f1") and job.rows == {"train": 12, "dev": 8} and not job.full
-    targets = np.asarray(job.train.targets)
-    for ids, (start, end, null) in zip(job.train.ids, targets, strict=True):
+    data = questions(tmp_path, impossible=False)
+    assert data.task.metrics == ("exact", "f1") and data.rows == {"train": 12, "dev": 8} and not data.full
+    targets = np.asarray(data.train.targets)
+    for ids, (start, end, null) in zip(data.train.ids, targets, strict=True):
         assert start == end and not null and VOCAB[ids[start - 1]] == task_files.SIGN
-    verdict = job.parts["dev"].judge(spans_said(job, right=True))  # type: ignore[misc]
-    assert verdict.scores["exact"] == verdict.scores["f1"] == 100.0 and not verdict.stuck
+    evaluation = data.eval_splits["dev"].evaluate(span_outputs(data, right=True))  # type: ignore[misc]
+    assert evaluation.scores["exact"] == evaluation.scores["f1"] == 100.0 and not evaluation.stuck
     assert questions(tmp_path, impossible=False, name="squad").full == {"train": 87_599, "dev": 10_570}
 
 
 def test_questions_without_answers(tmp_path: Path) -> None:
-    job = questions(tmp_path, impossible=True, name="squad2")
-    assert job.task.metrics == ("exact", "f1", "best_exact", "best_f1")
-    assert job.full == {"train": 130_319, "dev": 11_873}
-    assert np.asarray(job.train.targets)[:, 2].tolist() == [0, 0, 0, 1] * 3
-    verdict = job.parts["dev"].judge(spans_said(job, right=True))  # type: ignore[misc]
-    assert verdict.scores["exact"] == verdict.scores["best_exact"] == 100.0
+    data = questions(tmp_path, impossible=True, name="squad2")
+    assert data.task.metrics == ("exact", "f1", "best_exact", "best_f1")
+    assert data.full == {"train": 130_319, "dev": 11_873}
+    assert np.asarray(data.train.targets)[:, 2].tolist() == [0, 0, 0, 1] * 3
+    evaluation = data.eval_splits["dev"].evaluate(span_outputs(data, right=True))  # type: ignore[misc]
+    assert evaluation.scores["exact"] == evaluation.scores["best_exact"] == 100.0
 
 
 def test_question_files_that_cannot_be(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -291,17 +298,17 @@ def test_question_files_that_cannot_be(tmp_path: Path, capfd: pytest.CaptureFixt
 
     config = replace(PLAIN, max_query=8)
     changed("dev", answers=[])
-    with pytest.raises(DataError, match="dev.json: question 'q0' has no answer to judge by"):
-        question_job("mine", files, tokenizer=TOKENIZER, config=config)
+    with pytest.raises(DataError, match="dev.json: question 'q0' has no answer to score against"):
+        load_questions("mine", files, tokenizer=TOKENIZER, config=config)
     questions(tmp_path, impossible=False)
     changed("train", answers=[{"text": "\u200b", "answer_start": 4}])
     with pytest.raises(DataError, match="train.json: no answer can be placed in its context, the first is 'q0'"):
-        question_job("mine", files, tokenizer=TOKENIZER, config=config)
+        load_questions("mine", files, tokenizer=TOKENIZER, config=config)
     whole = json.loads(files["train"].read_text())
     whole["data"][0]["paragraphs"][0]["qas"][0]["answers"] = [{"text": "dog", "answer_start": 0}]
     files["train"].write_text(json.dumps(whole))
     capfd.readouterr()
-    assert len(question_job("mine", files, tokenizer=TOKENIZER, config=config).train.ids) == 1
+    assert len(load_questions("mine", files, tokenizer=TOKENIZER, config=config).train.ids) == 1
     assert "11 of 12 questions left out, their answers cover no token, the first is 'q1'" in capfd.readouterr().err
 
 
@@ -320,7 +327,7 @@ def test_the_files_of_a_folder(tmp_path: Path) -> None:
 
 def test_questions_are_stuck_on_one_text(tmp_path: Path) -> None:
     one = questions(tmp_path, impossible=False, dev=1)
-    assert not one.parts["dev"].judge(spans_said(one, right=True)).stuck  # type: ignore[misc]
+    assert not one.eval_splits["dev"].evaluate(span_outputs(one, right=True)).stuck  # type: ignore[misc]
     context = "dog sat on money"
     asked = [
         {"id": text, "question": "what", "answers": [{"text": text, "answer_start": context.index(text)}]}
@@ -329,11 +336,14 @@ def test_questions_are_stuck_on_one_text(tmp_path: Path) -> None:
     whole = {"data": [{"paragraphs": [{"context": context, "qas": asked}]}]}
     (tmp_path / "dev.json").write_text(json.dumps(whole))
     files = {split: tmp_path / f"{split}.json" for split in ("train", "dev")}
-    job = question_job("mine", files, tokenizer=TOKENIZER, config=replace(PLAIN, max_query=8))
-    said = spans_said(job, right=False)
-    assert {name: answer.text for name, answer in job.parts["dev"].read(said).items()} == {"dog": "dog", "money": "dog"}
-    verdict = job.parts["dev"].judge(said)  # type: ignore[misc]
-    assert verdict.stuck and verdict.scores["exact"] == 50.0
+    data = load_questions("mine", files, tokenizer=TOKENIZER, config=replace(PLAIN, max_query=8))
+    outputs = span_outputs(data, right=False)
+    assert {name: answer.text for name, answer in data.eval_splits["dev"].decode(outputs).items()} == {
+        "dog": "dog",
+        "money": "dog",
+    }
+    evaluation = data.eval_splits["dev"].evaluate(outputs)  # type: ignore[misc]
+    assert evaluation.stuck and evaluation.scores["exact"] == 50.0
 
 
 # From a base to finished seeds
@@ -348,7 +358,7 @@ def test_a_base_of_any_length(tmp_path: Path) -> None:
     )
     assert settings_for(base, "rte", kind="classify").length == 24
     with pytest.raises(ConfigError, match=r"length: 33 is more than the model's 32 positions \(length=32\)"):
-        check_length(base, replace(PLAIN, length=33))
+        check_length(base, 33)
     with pytest.raises(ConfigError, match="length: 33 is more"):
         next(run_seeds(base, own(tmp_path, "classify"), config=replace(PLAIN, length=33), seeds=[0], stop=Stop()))
 
@@ -365,9 +375,9 @@ def test_fresh_weights_are_other_weights_of_the_same_sizes() -> None:
 def test_a_device_that_is_not_there(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has one")
-    job = own(tmp_path, "classify")
+    data = own(tmp_path, "classify")
     with pytest.raises(ConfigError, match=r"^device: this machine has no usable CUDA device \(device=cpu\)"):
-        next(run_seeds(tiny_base(MINI), job, config=replace(PLAIN, device="cuda"), seeds=[0], stop=Stop()))
+        next(run_seeds(tiny_base(MINI), data, config=replace(PLAIN, device="cuda"), seeds=[0], stop=Stop()))
 
 
 def test_seeds_side_by_side() -> None:
@@ -377,37 +387,37 @@ def test_seeds_side_by_side() -> None:
 
 
 def test_seeds_one_after_the_other_or_together_are_the_same(tmp_path: Path) -> None:
-    job, base = own(tmp_path, "classify", train=20), tiny_base(MINI)
+    data, base = own(tmp_path, "classify", train=20), tiny_base(MINI)
     config = replace(PLAIN, max_train_rows=12)
-    heard: dict[int, list[tuple[int, int]]] = {}
+    calls: dict[int, list[tuple[int, int]]] = {}
     scores = {}
     for together in (1, 3):
-        heard[together] = []
+        calls[together] = []
         runs = run_seeds(
             base,
-            job,
+            data,
             config=config,
             seeds=[4, 5, 6],
             stop=Stop(),
             together=together,
-            on_step=lambda done, total, loss, into=heard[together]: into.append((done, total)),  # type: ignore[misc]
+            on_step=lambda done, total, loss, into=calls[together]: into.append((done, total)),  # type: ignore[misc]
         )
         scores[together] = [(run.seed, run.scores, run.steps, run.predictions) for run in runs]
     assert scores[1] == scores[3]
     steps = scores[1][0][2]
-    assert heard[1] == heard[3] == [(done, 3 * steps) for done in range(1, 3 * steps + 1)]
+    assert calls[1] == calls[3] == [(done, 3 * steps) for done in range(1, 3 * steps + 1)]
 
 
-def test_the_kept_weights_answer_as_was_scored(tmp_path: Path) -> None:
+def test_the_saved_weights_predict_as_was_scored(tmp_path: Path) -> None:
     """What a finished run hands over is the network whose predictions were judged."""
-    job, base = own(tmp_path, "classify", train=20, dev=10), tiny_base(MINI)
-    run = next(run_seeds(base, job, config=replace(PLAIN, epochs=2.0), seeds=[0], stop=Stop()))
-    tuned = {name: value.detach() for name, value in run.tuned.named_parameters()}
+    data, base = own(tmp_path, "classify", train=20, dev=10), tiny_base(MINI)
+    run = next(run_seeds(base, data, config=replace(PLAIN, epochs=2.0), seeds=[0], stop=Stop()))
+    tuned = {name: value.detach() for name, value in run.network.named_parameters()}
     assert tuned.keys() == run.weights.keys()
     assert all(torch.equal(value, run.weights[name]) for name, value in tuned.items())
-    gold = np.asarray(job.parts["dev"].features.targets)
-    said = [job.task.labels.index(one) for one in run.predictions["dev"].values()]
-    assert run.scores["accuracy"] == pytest.approx(100 * float((np.array(said) == gold).mean()))
+    gold = np.asarray(data.eval_splits["dev"].features.targets)
+    outputs = [data.task.labels.index(one) for one in run.predictions["dev"].values()]
+    assert run.scores["accuracy"] == pytest.approx(100 * float((np.array(outputs) == gold).mean()))
 
 
 def test_swapping_keeps_single_texts_single(tmp_path: Path) -> None:
@@ -420,5 +430,5 @@ def test_a_base_is_any_folder(tmp_path: Path) -> None:
     from model_folders import make_run
 
     make_run(tmp_path / "run")
-    base = load_base(tmp_path / "run")
-    assert isinstance(base, Base) and (base.name, base.length) == ("run", 24)
+    base = load_pretrained(tmp_path / "run")
+    assert isinstance(base, Pretrained) and (base.name, base.length) == ("run", 24)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from electra.errors import DataError
-from electra.finetune.glue_tasks import TASKS
-from electra.finetune.leaderboard import submission_file, write_submission
+from electra.tasks.glue_tasks import TASKS
+from electra.tasks.leaderboard import submission_file, write_submission
 
 
 def test_names_of_all_files() -> None:

@@ -1,4 +1,4 @@
-"""The diary survives crashes and resumes; its console lines say what they should."""
+"""The metrics file survives crashes and resumes; its console lines say what they should."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from electra.train.telemetry import FILE, Diary, evaluation_line, read_lines, sample_line, status
+from electra.train.metrics_file import FILE, MetricsWriter, evaluation_line, read_lines, sample_line, status
 
 
 def write(run: Path, steps: list[int], *, resume: int = 0) -> None:
-    diary = Diary(run, step=resume)
+    writer = MetricsWriter(run, step=resume)
     for step in steps:
-        diary.write("train", step=step, loss=float(step))
-    diary.sync()
-    diary.close()
+        writer.write("train", step=step, loss=float(step))
+    writer.sync()
+    writer.close()
 
 
 def steps(run: Path) -> list[int]:
@@ -24,12 +24,12 @@ def steps(run: Path) -> list[int]:
 
 
 def test_one_json_object_a_line(tmp_path: Path) -> None:
-    diary = Diary(tmp_path, step=0)
-    diary.write("train", step=1, loss=0.5, tokens=128)
-    diary.write("sample", step=1, original=["naïve", "北京", "a\nb", "x\u2028y"])
+    writer = MetricsWriter(tmp_path, step=0)
+    writer.write("train", step=1, loss=0.5, tokens=128)
+    writer.write("sample", step=1, original=["naïve", "北京", "a\nb", "x\u2028y"])
     # Written at once, so a page that reads along sees it.
     raw = (tmp_path / FILE).read_bytes()
-    diary.close()
+    writer.close()
     assert raw.count(b"\n") == 2 and raw.endswith(b"\n") and "北京".encode() in raw
     assert [json.loads(line) for line in raw.split(b"\n")[:-1]] == read_lines(tmp_path / FILE)
     assert read_lines(tmp_path / FILE) == [
@@ -46,26 +46,26 @@ def test_resuming_forgets_later_steps(tmp_path: Path) -> None:
     assert steps(tmp_path) == [0, 10, 20, 20, 21, 25, 26]
 
 
-def test_a_fresh_run_starts_a_fresh_diary(tmp_path: Path) -> None:
+def test_a_fresh_run_starts_a_fresh_metrics_file(tmp_path: Path) -> None:
     write(tmp_path, [0, 10])
     write(tmp_path, [0], resume=0)
     assert steps(tmp_path) == [0]
 
 
-def test_no_diary_yet(tmp_path: Path) -> None:
+def test_no_metrics_file_yet(tmp_path: Path) -> None:
     assert read_lines(tmp_path / FILE) == []
     write(tmp_path / "new" / "run", [1])
     assert steps(tmp_path / "new" / "run") == [1]
 
 
 def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
-    diary = Diary(tmp_path, step=0)
-    diary.write("eval", step=1, a=math.nan, b=math.inf, c=-math.inf, d=1.5, e=None, f=3)
-    diary.write("sample", step=1, probabilities=[0.5, math.nan, 1.0], words=["nan"])
-    diary.close()
+    writer = MetricsWriter(tmp_path, step=0)
+    writer.write("eval", step=1, a=math.nan, b=math.inf, c=-math.inf, d=1.5, e=None, f=3)
+    writer.write("sample", step=1, probabilities=[0.5, math.nan, 1.0], tokens=["nan"])
+    writer.close()
     first, second = read_lines(tmp_path / FILE)
     assert first == {"kind": "eval", "step": 1, "a": None, "b": None, "c": None, "d": 1.5, "e": None, "f": 3}
-    assert second["probabilities"] == [0.5, None, 1.0] and second["words"] == ["nan"]
+    assert second["probabilities"] == [0.5, None, 1.0] and second["tokens"] == ["nan"]
     assert b"NaN" not in (tmp_path / FILE).read_bytes()
 
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra.errors import ConfigError, DataError
-from electra.finetune.conll import bioes_tags, is_chunked, read_conll, tags_of, to_bioes, to_iob1, to_iob2
-from electra.finetune.glue import find_tasks, has_split, read_glue
-from electra.finetune.glue_tasks import TASKS, glue_task
-from electra.finetune.rows import Example
-from electra.finetune.tables import labels_of, read_table
+from electra.tasks.conll import bioes_tags, is_chunked, read_conll, tags_of, to_bioes, to_iob1, to_iob2
+from electra.tasks.glue_files import find_tasks, has_split, read_glue
+from electra.tasks.glue_tasks import TASKS, glue_task
+from electra.tasks.rows import Example
+from electra.tasks.tables import labels_of, read_table
 
 MNLI_HEADER = (
     "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse "
@@ -245,15 +245,15 @@ def test_row_counts_of_the_real_files(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_csv_with_quotes_and_newlines(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
-    path.write_bytes('\ufeffname,body,verdict\r\nx,"one, ""two""\nthree",good\r\n\r\ny,four,bad\r\n'.encode())
-    assert read_table(path, text="body", label="verdict", id="name") == [
+    path.write_bytes('\ufeffname,body,opinion\r\nx,"one, ""two""\nthree",good\r\n\r\ny,four,bad\r\n'.encode())
+    assert read_table(path, text="body", label="opinion", id="name") == [
         Example(id="x", text='one, "two"\nthree', label="good"),
         Example(id="y", text="four", label="bad"),
     ]
     with pytest.raises(DataError, match=r"line 5: label 'bad' is not one of the task's \(known are good\)"):
-        read_table(path, text="body", label="verdict", labels=["good"])
+        read_table(path, text="body", label="opinion", labels=["good"])
     with pytest.raises(
-        DataError, match=r"no column 'bodi'; found name, body, verdict \(did you mean 'body'\?\)"
+        DataError, match=r"no column 'bodi'; found name, body, opinion \(did you mean 'body'\?\)"
     ) as caught:
         read_table(path, text="bodi")
     assert caught.value.exit_code == 4

@@ -18,9 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_folders import MLM, WORDS, make_run
 
-from electra.cli.detect import command, marked
-from electra.detect import TokenVerdict, detect, probabilities, window_starts
+from electra.cli.detect import command
 from electra.errors import CheckpointError, DataError
+from electra.inference.detect import detect, probabilities
+from electra.inference.overlapping_windows import window_starts
+from electra.inference.results import DetectedToken, Detection
 from electra.interop.models import Loaded, load_model
 
 TEXT = "The chef ate the zebra, and we saw money!"
@@ -38,76 +40,82 @@ def loaded(run: Path) -> Loaded:
     return load_model(run)
 
 
-def test_verdicts_stand_on_the_text(loaded: Loaded) -> None:
-    verdicts = detect(loaded, TEXT, threshold=0.4)
-    joined = "".join(TEXT[v.start : v.end] for v in verdicts)
+def test_detected_tokens_stand_on_the_text(loaded: Loaded) -> None:
+    tokens = detect(loaded, TEXT, threshold=0.4).tokens
+    joined = "".join(TEXT[v.start : v.end] for v in tokens)
     assert joined == TEXT.replace(" ", "")
-    assert [v.token for v in verdicts][:4] == ["the", "chef", "ate", "the"]
-    assert any(v.token.startswith("##") for v in verdicts)
-    assert all(v.flagged == (v.probability >= 0.4) for v in verdicts)
+    assert [v.token for v in tokens][:4] == ["the", "chef", "ate", "the"]
+    assert any(v.token.startswith("##") for v in tokens)
+    assert all(v.flagged == (v.probability >= 0.4) for v in tokens)
     ids = [loaded.tokenizer.cls_id, *loaded.tokenizer.encode(TEXT), loaded.tokenizer.sep_id]
     direct = loaded.probabilities(torch.tensor([ids]))[0, 1:-1].tolist()
-    assert [v.probability for v in verdicts] == pytest.approx(direct, abs=1e-6)
+    assert [v.probability for v in tokens] == pytest.approx(direct, abs=1e-6)
 
 
 def test_nothing_gives_nothing(loaded: Loaded) -> None:
-    assert detect(loaded, "") == [] and detect(loaded, " \t ") == []
+    assert detect(loaded, "").tokens == () and detect(loaded, " \t ").tokens == ()
 
 
 def test_unicode_offsets_are_characters(loaded: Loaded) -> None:
     text = "\N{GRINNING FACE} the caf\N{LATIN SMALL LETTER E WITH ACUTE} \N{LATIN CAPITAL LETTER I WITH DOT ABOVE}!"
-    verdicts = detect(loaded, text, threshold=0.0)
-    assert text[verdicts[1].start : verdicts[1].end] == "the"
-    assert verdicts[0].token == "[UNK]" and (verdicts[0].start, verdicts[0].end) == (0, 1)
+    tokens = detect(loaded, text, threshold=0.0).tokens
+    assert text[tokens[1].start : tokens[1].end] == "the"
+    assert tokens[0].token == "[UNK]" and (tokens[0].start, tokens[0].end) == (0, 1)
 
 
-@given(count=st.integers(0, 400), room=st.integers(1, 60))
-def test_windows_cover_every_token_and_are_full(count: int, room: int) -> None:
-    starts = window_starts(count, room)
-    covered = {place for start in starts for place in range(start, min(count, start + room))}
+@given(count=st.integers(0, 400), capacity=st.integers(1, 60))
+def test_windows_cover_every_token_and_are_full(count: int, capacity: int) -> None:
+    starts = window_starts(count, capacity)
+    covered = {place for start in starts for place in range(start, min(count, start + capacity))}
     assert covered == set(range(count))
     assert starts == sorted(set(starts))
-    assert all(start + room <= count for start in starts) or len(starts) == 1
-    if count > room >= 4:  # a token far from both ends of the text has a quarter of a window on each side
-        for place in range(room // 2, count - room // 2):
-            assert max(min(place - s, s + room - 1 - place) for s in starts if s <= place < s + room) >= room // 4 - 1
+    assert all(start + capacity <= count for start in starts) or len(starts) == 1
+    if count > capacity >= 4:  # a token far from both ends of the text has a quarter of a window on each side
+        for place in range(capacity // 2, count - capacity // 2):
+            assert (
+                max(min(place - s, s + capacity - 1 - place) for s in starts if s <= place < s + capacity)
+                >= capacity // 4 - 1
+            )
 
 
-def test_a_long_text_is_seen_in_windows(loaded: Loaded) -> None:
+def test_a_long_text_is_read_in_windows(loaded: Loaded) -> None:
     words = [WORDS[number * 7 % len(WORDS)] for number in range(500)]
     ids = loaded.tokenizer.encode(" ".join(words))
-    room = loaded.length - 2
-    assert len(ids) == 500 and room == 22
+    capacity = loaded.length - 2
+    assert len(ids) == 500 and capacity == 22
     found = probabilities(loaded, ids)
     # By hand: the first window decides its first tokens, the last one its last, a middle one what stands in its middle.
     cls, sep = loaded.tokenizer.cls_id, loaded.tokenizer.sep_id
 
     def window(start: int) -> list[float]:
-        row = torch.tensor([[cls, *ids[start : start + room], sep]])
+        row = torch.tensor([[cls, *ids[start : start + capacity], sep]])
         return loaded.probabilities(row)[0, 1:-1].tolist()  # type: ignore[no-any-return]
 
     assert found[:11] == pytest.approx(window(0)[:11], abs=1e-6)
-    assert found[-10:] == pytest.approx(window(500 - room)[-10:], abs=1e-6)
+    assert found[-10:] == pytest.approx(window(500 - capacity)[-10:], abs=1e-6)
     assert found[11 * 9 + 6 : 11 * 9 + 16] == pytest.approx(window(11 * 9)[6:16], abs=1e-6)
 
 
 def test_models_that_cannot_detect_are_named(loaded: Loaded, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="length of 2 has no room"):
+    with pytest.raises(CheckpointError, match="length of 2 leaves no place"):
         detect(replace(loaded, length=2), TEXT)
     make_run(tmp_path / "bert", MLM)
     done = CliRunner().invoke(command, ["--model", str(tmp_path / "bert"), TEXT])
     assert isinstance(done.exception, CheckpointError) and "no replaced-token head" in str(done.exception)
 
 
-def verdict(start: int, end: int, probability: float, *, flagged: bool = True) -> TokenVerdict:
-    return TokenVerdict(token="x", start=start, end=end, probability=probability, flagged=flagged)
+def found(start: int, end: int, probability: float, *, flagged: bool = True) -> DetectedToken:
+    return DetectedToken(token="x", start=start, end=end, probability=probability, flagged=flagged)
 
 
 def test_marks() -> None:
     text = "the chef cooked\x1b[31m it"
-    verdicts = [verdict(0, 3, 0.1, flagged=False), verdict(4, 8, 0.934), verdict(9, 12, 0.5), verdict(12, 15, 1.0)]
-    assert marked(text, verdicts) == "the [chef|0.93] [coo|0.50][ked|1.00]\N{REPLACEMENT CHARACTER}[31m it"
-    assert marked("ab", [verdict(0, 1, 0.9), verdict(0, 1, 0.8)]) == "[a|0.90]b"
+    tokens = (found(0, 3, 0.1, flagged=False), found(4, 8, 0.934), found(9, 12, 0.5), found(12, 15, 1.0))
+    assert (
+        str(Detection(text=text, tokens=tokens))
+        == "the [chef|0.93] [coo|0.50][ked|1.00]\N{REPLACEMENT CHARACTER}[31m it"
+    )
+    assert str(Detection(text="ab", tokens=(found(0, 1, 0.9), found(0, 1, 0.8)))) == "[a|0.90]b"
 
 
 def test_command_marks_and_json(run: Path) -> None:

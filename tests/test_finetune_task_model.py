@@ -21,11 +21,12 @@ from torch import Tensor
 from electra.batches.sequences import Sequences, unpack
 from electra.config.finetune import FinetuneConfig
 from electra.config.schema import ModelConfig
-from electra.finetune.network import HeadSpec, Tuned, answerable, depth_scale
-from electra.finetune.rows import Kind
+from electra.finetune.task_model import HeadSpec, TaskModel, answerable, depth_scale
 from electra.interop.network import Network
 from electra.model.electra import initialise
 from electra.model.heads import SpanHead
+from electra.ops.dispatch import host_ops
+from electra.tasks.rows import Kind
 from electra.train.optim import Update
 from electra.train.state import Master
 
@@ -45,12 +46,12 @@ KINDS = tuple(LABELS)
 
 def network(
     kind: Kind, *, config: ModelConfig = STILL, dropout: float = 0.0, scale: float = 1.0, seed: int = 1
-) -> Tuned:
+) -> TaskModel:
     """A network whose every tensor is random, norms and biases included."""
-    parts = Network(config, None)
+    parts = Network(config, None, ops=host_ops())
     initialise(parts, std=0.02, seed=seed)
     spec = HeadSpec(kind=kind, labels=LABELS[kind], scale=scale, dropout=dropout)
-    tuned = Tuned(parts.embeddings, parts.encoder, spec, seed=seed)
+    tuned = TaskModel(parts.embeddings, parts.encoder, spec, ops=host_ops(), seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in tuned.parameters():
@@ -86,7 +87,7 @@ def targets_for(kind: Kind, batch: Sequences, *, seed: int = 0) -> Tensor:
 # Losses
 
 
-def plain_loss(kind: Kind, tuned: Tuned, batch: Sequences, targets: Tensor) -> tuple[float, int]:
+def plain_loss(kind: Kind, tuned: TaskModel, batch: Sequences, targets: Tensor) -> tuple[float, int]:
     """The loss, one row after the other, with nothing but softmax, log and sums."""
     hidden = tuned.hidden(batch)
     if kind == "span":
@@ -113,7 +114,7 @@ def plain_loss(kind: Kind, tuned: Tuned, batch: Sequences, targets: Tensor) -> t
     return total, count
 
 
-def naive_span_loss(tuned: Tuned, hidden_LD: Tensor, batch: Sequences, row: int, target: Tensor) -> float:
+def naive_span_loss(tuned: TaskModel, hidden_LD: Tensor, batch: Sequences, row: int, target: Tensor) -> float:
     """The joint head as it is published: [h_start; h_i] laid side by side, -1000 outside of passage and [CLS]."""
     head = tuned.head
     assert isinstance(head, SpanHead)
@@ -159,7 +160,7 @@ def test_regression_learns_the_scaled_label_and_answers_in_its_unit() -> None:
     tuned.head.out.bias.fill_(0.5)  # type: ignore[union-attr]
     loss, _ = tuned.loss(batch, torch.tensor([4.0, 2.0]) / 5)
     assert loss.item() == pytest.approx((0.5 - 0.8) ** 2 + (0.5 - 0.4) ** 2, rel=1e-6)
-    assert tuned.answer(batch)["scores"].tolist() == [[2.5], [2.5]]
+    assert tuned.predict(batch)["scores"].tolist() == [[2.5], [2.5]]
 
 
 @torch.no_grad()
@@ -185,7 +186,7 @@ def test_the_beam_is_brute_force() -> None:
     head = tuned.head
     assert isinstance(head, SpanHead)
     beam = 4
-    said = tuned.answer(batch, beam=beam)
+    outputs = tuned.predict(batch, beam=beam)
     hidden = tuned.hidden(batch)
     mask = torch.where(answerable(batch), 0.0, -1000.0)
     for row in range(ROWS):
@@ -195,20 +196,20 @@ def test_the_beam_is_brute_force() -> None:
             inner = F.gelu(head.end_inner(torch.cat((hidden[row, start], hidden[row, end]))))
             table[start, end] = head.end(inner).item() + mask[row, end].item()
         best = starts.argsort(descending=True)[:beam].tolist()
-        assert said["start_at"][row].tolist() == best
-        torch.testing.assert_close(said["starts"][row], starts[best], atol=1e-5, rtol=1e-5)
+        assert outputs["start_at"][row].tolist() == best
+        torch.testing.assert_close(outputs["starts"][row], starts[best], atol=1e-5, rtol=1e-5)
         for place, start in enumerate(best):
             ends = torch.tensor([table[start, end] for end in range(LENGTH)]).log_softmax(0)
             chosen = ends.argsort(descending=True)[:beam].tolist()
-            assert said["end_at"][row, place].tolist() == chosen
-            torch.testing.assert_close(said["ends"][row, place], ends[chosen], atol=1e-5, rtol=1e-5)
+            assert outputs["end_at"][row, place].tolist() == chosen
+            torch.testing.assert_close(outputs["ends"][row, place], ends[chosen], atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()
 def test_a_beam_beyond_the_length_gives_every_token_once() -> None:
-    said = network("span").answer(pairs(2), beam=99)
-    assert said["ends"].shape == (2, LENGTH, LENGTH)
-    assert said["start_at"].sort().values.tolist() == [list(range(LENGTH))] * 2
+    outputs = network("span").predict(pairs(2), beam=99)
+    assert outputs["ends"].shape == (2, LENGTH, LENGTH)
+    assert outputs["start_at"].sort().values.tolist() == [list(range(LENGTH))] * 2
 
 
 def test_where_an_answer_may_be() -> None:
@@ -225,7 +226,7 @@ def test_where_an_answer_may_be() -> None:
 def test_hidden_states_are_those_of_transformers(embedding: int, tmp_path: Path) -> None:
     """Padded pairs through the folder that transformers loads."""
     theirs, base = beside_transformers(tmp_path, replace(SIZE, embedding=embedding))
-    tuned = Tuned(base.embeddings, base.encoder, HeadSpec(kind="classify", labels=("a", "b")))
+    tuned = TaskModel(base.embeddings, base.encoder, HeadSpec(kind="classify", labels=("a", "b")), ops=host_ops())
     batch = pairs(6, seed=8)
     assert len(set(batch.lengths_B.tolist())) > 2, "rows of several lengths"
     attended = torch.arange(LENGTH)[None, :] < batch.lengths_B[:, None]
@@ -261,8 +262,8 @@ def test_dropout_is_in_the_loss_only(kind: Kind) -> None:
     other = tuned.loss(batch._replace(keys_B=batch.keys_B + 1), targets)[0]
     assert first == again, "the keys say it all"
     assert len({round(float(x), 4) for x in (first, other, still.loss(batch, targets)[0])}) == 3
-    for name, said in tuned.answer(batch, beam=3).items():
-        torch.testing.assert_close(said, still.answer(batch, beam=3)[name], atol=0, rtol=0)
+    for name, outputs in tuned.predict(batch, beam=3).items():
+        torch.testing.assert_close(outputs, still.predict(batch, beam=3)[name], atol=0, rtol=0)
 
 
 @torch.no_grad()
@@ -274,10 +275,10 @@ def test_the_heads_dropout_is_the_heads_alone() -> None:
     head = tuned.head.out  # type: ignore[union-attr]
     head.weight.copy_(torch.eye(3, SIZE.width))
     head.bias.zero_()
-    said = tuned.head(tuned.hidden(batch), batch.keys_B)
-    dropped = said == 0
+    outputs = tuned.head(tuned.hidden(batch), batch.keys_B)
+    dropped = outputs == 0
     assert 0.35 < dropped.float().mean() < 0.65
-    torch.testing.assert_close(said[~dropped], 2 * read_BD[:, :3][~dropped])
+    torch.testing.assert_close(outputs[~dropped], 2 * read_BD[:, :3][~dropped])
 
 
 def test_the_head_is_glorot_and_its_seeds() -> None:
@@ -285,9 +286,9 @@ def test_the_head_is_glorot_and_its_seeds() -> None:
     assert torch.equal(one["out.weight"], same["out.weight"]) and not torch.equal(
         one["out.weight"], other["out.weight"]
     )
-    parts = Network(STILL, None)
+    parts = Network(STILL, None, ops=host_ops())
     spec = HeadSpec(kind="classify", labels=tuple(map(str, range(200))))
-    head = Tuned(parts.embeddings, parts.encoder, spec).head.state_dict()
+    head = TaskModel(parts.embeddings, parts.encoder, spec, ops=host_ops()).head.state_dict()
     bound = math.sqrt(6 / (SIZE.width + 200))
     weight = head["out.weight"]
     assert not head["out.bias"].any() and weight.abs().max() <= bound
@@ -295,8 +296,8 @@ def test_the_head_is_glorot_and_its_seeds() -> None:
 
 
 def test_a_network_is_a_copy_of_what_it_is_made_from() -> None:
-    parts = Network(STILL, None)
-    tuned = Tuned(parts.embeddings, parts.encoder, HeadSpec(kind="regress"))
+    parts = Network(STILL, None, ops=host_ops())
+    tuned = TaskModel(parts.embeddings, parts.encoder, HeadSpec(kind="regress"), ops=host_ops())
     with torch.no_grad():
         for parameter in tuned.parameters():
             parameter.fill_(7)
@@ -355,7 +356,7 @@ def test_five_updates_are_a_hand_written_adamw(clip: float) -> None:
     tuned, plain = network("classify", seed=5), network("classify", seed=5)
     scale = depth_scale(0.8, 2, official=True)
     master = Master(tuned, compute=torch.float32, device=CPU, scale=scale)
-    update = Update(master, FinetuneConfig(clip=clip, weight_decay=0.1))
+    update = Update(master, FinetuneConfig(clip=clip, weight_decay=0.1), ops=host_ops())
     state: dict[str, tuple[Tensor, Tensor]] = {}
     for step in range(5):
         lr = 0.01 * (step + 1)
@@ -366,7 +367,8 @@ def test_five_updates_are_a_hand_written_adamw(clip: float) -> None:
             gradient = torch.randn(parameter.shape, generator=generator) * 10.0 ** (step - 3)
             parameter.grad, both[1][name].grad = gradient.clone(), gradient.clone()
         master.collect(first=True)
-        norm, skipped = update()
+        updated = update()
+        norm, skipped = updated.norm, updated.skipped
         expected = adamw(
             both[1].items(),
             state,
@@ -382,13 +384,13 @@ def test_five_updates_are_a_hand_written_adamw(clip: float) -> None:
 def test_a_gradient_that_is_not_finite_changes_nothing_in_any_group() -> None:
     tuned = network("classify")
     master = Master(tuned, compute=torch.float32, device=CPU, scale=depth_scale(0.8, 2, official=False))
-    update = Update(master, FinetuneConfig())
+    update = Update(master, FinetuneConfig(), ops=host_ops())
     update.lr.fill_(0.1)
     before = master.weights.clone()
     for parameter in tuned.parameters():
         parameter.grad = torch.ones_like(parameter)
     next(tuned.head.parameters()).grad[0] = math.inf  # type: ignore[index]
     master.collect(first=True)
-    _, skipped = update()
+    skipped = update().skipped
     assert skipped == 1 and torch.equal(master.weights, before)
     assert not master.average.any() and not master.square.any()

@@ -13,12 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from electra.errors import ConfigError, DataError
-from electra.finetune.rows import Question
-from electra.finetune.spans import SpanScores, answer_mask, decode
-from electra.finetune.squad import gold_texts, read_squad, write_predictions
-from electra.finetune.windows import MAX_CONTEXT_TOKENS, Windows, cut_windows, encode_context
 from electra.fsio import read_json
 from electra.metrics.squad import normalise, squad_scores
+from electra.tasks.rows import Question
+from electra.tasks.spans import SpanScores, answer_mask, decode
+from electra.tasks.squad_files import gold_texts, read_squad, write_predictions
+from electra.tasks.windows import MAX_CONTEXT_TOKENS, Windows, cut_windows, encode_context
 from electra.tokenizer.codec import SPECIALS, Tokenizer, read_vocab
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,?-'北京東한"
@@ -55,7 +55,9 @@ def test_both_versions_are_read(tmp_path: Path) -> None:
     assert gold_texts(read) == {"1": ("king", "old king"), "2": ("river",), "3": (), "4": (), "5": ()}
 
 
-def test_a_wrong_offset_is_looked_up_nearest_first_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_offset_is_looked_up_nearest_first_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = squad(
         tmp_path / "f.json",
         asked("1", ("river", 35)),
@@ -204,7 +206,7 @@ def test_answers_that_cover_no_token_are_left_out_and_named() -> None:
 
 
 def test_lengths_that_cannot_work() -> None:
-    with pytest.raises(ConfigError, match="length: 67 leaves no room"):
+    with pytest.raises(ConfigError, match="length: 67 leaves no tokens"):
         cut_windows([ask("a")], tokenizer=TOKENIZER, length=67)
     with pytest.raises(ConfigError, match="stride"):
         cut_windows([ask("a")], tokenizer=TOKENIZER, stride=0)
@@ -294,7 +296,7 @@ def test_an_answer_that_leaves_a_window_is_not_in_it() -> None:
         assert (np.asarray(made.features.targets)[:, 0] > 0).tolist() == [bool(n) for n in inside]
 
 
-def test_equal_contexts_are_encoded_once_and_order_is_kept() -> None:
+def test_equal_contexts_are_encoded_once_in_order() -> None:
     made = cut_windows([ask("a b"), ask("c"), ask("a b")], tokenizer=TOKENIZER)
     assert made.question.tolist() == [0, 1, 2]
     assert np.shares_memory(made.spans[0], made.spans[2])

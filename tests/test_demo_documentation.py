@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from electra.corpus.docstrings import docstrings, is_prose, paragraphs, prose_of_file
-from electra.corpus.embedded import SampleInfo, read_sample, write_sample
+from electra.demo.docstrings import docstrings, is_prose, paragraphs, prose_of_file
+from electra.demo.documentation import SampleInfo, read_sample, write_sample
 from electra.errors import DataError
 
 PACKAGES = ("numpy", "networkx")

@@ -20,42 +20,42 @@ from tiny_tuning import MINI, PLAIN, tiny_base
 
 from electra.config.finetune import FinetuneConfig
 from electra.errors import ConfigError, Resumable
-from electra.evaluate import suite as suites
-from electra.evaluate.results import Suite, TaskResult
-from electra.evaluate.storage import read_results, write_results
-from electra.evaluate.suite import CURVE, RESULTS, Plan, open_suite, run_task
-from electra.finetune.base import Base
-from electra.finetune.folder import load_tuned, model_folder
-from electra.finetune.glue_tasks import glue_task
-from electra.finetune.jobs import Job, glue_job, question_job, table_job
+from electra.finetune import suite as suites
+from electra.finetune.model_folder import load_finetuned, model_folder
+from electra.finetune.pretrained import Pretrained
+from electra.finetune.results_file import read_results, write_results
+from electra.finetune.suite import CURVE, RESULTS, Plan, open_suite, run_task
+from electra.finetune.task_results import Suite, TaskResult
+from electra.tasks.glue_tasks import glue_task
+from electra.tasks.task_data import TaskData, load_glue, load_questions, load_table
 from electra.tokenizer.codec import Tokenizer
 
 TOKENIZER = Tokenizer(VOCAB)
 QUICK = replace(PLAIN, epochs=2.0, log_every=2)
 
 
-def table(folder: Path, *, train: int = 16) -> Job:
+def table(folder: Path, *, train: int = 16) -> TaskData:
     files = {
         "train": task_files.table(folder / "train.csv", train),
         "dev": task_files.table(folder / "dev.csv", 12, seed=1),
     }
-    return table_job(
+    return load_table(
         "mine", files, kind="classify", text="text", pair=None, label="label", tokenizer=TOKENIZER, config=QUICK
     )
 
 
-def glue(folder: Path, name: str, **rows: int) -> Job:
+def glue(folder: Path, name: str, **rows: int) -> TaskData:
     getattr(task_files, name)(folder, **rows)
-    return glue_job(glue_task(name), folder, tokenizer=TOKENIZER, config=QUICK)
+    return load_glue(glue_task(name), folder, tokenizer=TOKENIZER, config=QUICK)
 
 
 def run(
-    job: Job, out: Path, *seeds: int, base: Base | None = None, folder: Path | None = None, **changes: Any
+    data: TaskData, out: Path, *seeds: int, base: Pretrained | None = None, folder: Path | None = None, **changes: Any
 ) -> TaskResult:
     plan = {key: changes.pop(key) for key in ("save", "together") if key in changes}
     config: FinetuneConfig = replace(QUICK, **changes)
     made = Plan(config=config, seeds=seeds, **plan)
-    return run_task(base or tiny_base(MINI), job, plan=made, out=out, folder=folder or out)
+    return run_task(base or tiny_base(MINI), data, plan=made, out=out, folder=folder or out)
 
 
 def scores(result: TaskResult) -> list[tuple[int, dict[str, float], int]]:
@@ -63,14 +63,14 @@ def scores(result: TaskResult) -> list[tuple[int, dict[str, float], int]]:
 
 
 def test_what_a_task_leaves_behind(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    job, out = table(tmp_path), tmp_path / "out"
-    result = run(job, out, 3, 4)
+    data, out = table(tmp_path), tmp_path / "out"
+    result = run(data, out, 3, 4)
     assert read_results(out / RESULTS).results == (result,) == open_suite(out).results
     assert [one.seed for one in result.seeds] == [3, 4] and result.seeds[0].steps == 4
     assert result.rows == {"train": 16, "dev": 12} and not result.labels and result.model == "tiny"
-    said = capfd.readouterr().err
+    outputs = capfd.readouterr().err
     for seed in (3, 4):
-        assert f"mine, seed {seed}: accuracy " in said
+        assert f"mine, seed {seed}: accuracy " in outputs
         folder = out / f"seed-{seed}"
         rows = [json.loads(line) for line in (folder / "dev.jsonl").read_text().splitlines()]
         assert [row["id"] for row in rows] == [str(number) for number in range(12)]
@@ -78,20 +78,20 @@ def test_what_a_task_leaves_behind(tmp_path: Path, capfd: pytest.CaptureFixture[
         found = next(one for one in result.seeds if one.seed == seed)
         assert found.scores["accuracy"] == pytest.approx(100 * sum(right) / 12), "the file holds what was scored"
         assert [step for step, _ in json.loads((folder / CURVE).read_text())["losses"]] == [2, 4]
-        loaded = load_tuned(folder)
+        loaded = load_finetuned(folder)
         assert loaded.about.scores == pytest.approx(found.scores)
         assert (loaded.about.task, loaded.about.seed, loaded.about.source) == ("mine", seed, "tiny")
     assert model_folder(out).name in ("seed-3", "seed-4")
-    again = run(job, out, 3, 4)
+    again = run(data, out, 3, 4)
     assert again == result and "mine: 2 seeds already there" in capfd.readouterr().err
 
 
 def test_only_missing_seeds_are_run(tmp_path: Path) -> None:
-    job = table(tmp_path)
-    whole = run(job, tmp_path / "whole", 0, 1, 2)
-    run(job, tmp_path / "parts", 1)
+    data = table(tmp_path)
+    whole = run(data, tmp_path / "whole", 0, 1, 2)
+    run(data, tmp_path / "parts", 1)
     kept = (tmp_path / "parts" / "seed-1" / "model.safetensors").stat().st_mtime_ns
-    parts = run(job, tmp_path / "parts", 0, 1, 2)
+    parts = run(data, tmp_path / "parts", 0, 1, 2)
     assert scores(parts) == scores(whole)
     assert (tmp_path / "parts" / "seed-1" / "model.safetensors").stat().st_mtime_ns == kept
     for seed in (0, 1, 2):
@@ -101,7 +101,7 @@ def test_only_missing_seeds_are_run(tmp_path: Path) -> None:
 
 def test_results_are_written_after_every_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked at each step which seeds the file holds: those that are done, and nothing less."""
-    job, out = table(tmp_path), tmp_path / "out"
+    data, out = table(tmp_path), tmp_path / "out"
     seen: list[int] = []
     real = suites.run_seeds
 
@@ -113,12 +113,12 @@ def test_results_are_written_after_every_seed(tmp_path: Path, monkeypatch: pytes
         return real(*args, on_step=look, **options)
 
     monkeypatch.setattr(suites, "run_seeds", watched)
-    run(job, out, 0, 1, 2)
+    run(data, out, 0, 1, 2)
     assert seen == [0] * 4 + [1] * 4 + [2] * 4
 
 
 def test_a_stop_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, out = table(tmp_path), tmp_path / "out"
+    data, out = table(tmp_path), tmp_path / "out"
     real = suites.run_seeds
 
     def stopped(*args: Any, on_step: Callable[..., None], **options: Any) -> Any:
@@ -130,16 +130,16 @@ def test_a_stop_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     with monkeypatch.context() as patch:
         patch.setattr(suites, "run_seeds", stopped)
-        with pytest.raises(Resumable, match="stopped by SIGTERM; finished seeds are kept"):
-            run(job, out, 0, 1)
+        with pytest.raises(Resumable, match="stopped by SIGTERM; finished seeds are saved"):
+            run(data, out, 0, 1)
     assert [one.seed for one in open_suite(out).results[0].seeds] == [0]
-    assert scores(run(job, out, 0, 1)) == scores(run(job, tmp_path / "other", 0, 1))
+    assert scores(run(data, out, 0, 1)) == scores(run(data, tmp_path / "other", 0, 1))
 
 
 KILLED = """
 import sys
 from pathlib import Path
-import test_evaluate_suite as suite
+import test_finetune_suite as suite
 folder, out = Path(sys.argv[1]), Path(sys.argv[2])
 suite.run(suite.table(folder), out, *range(40), save=True)
 """
@@ -160,7 +160,7 @@ def test_a_killed_run_finishes_the_missing_seeds(tmp_path: Path) -> None:
     assert scores(continued)[: len(survived.seeds)] == scores(survived)
     assert [one.seconds for one in continued.seeds][:-1] == [one.seconds for one in survived.seeds], "not run again"
     assert scores(continued) == scores(run(table(tmp_path), tmp_path / "whole", *seeds))
-    assert load_tuned(out / f"seed-{seeds[-1]}").about.seed == seeds[-1]
+    assert load_finetuned(out / f"seed-{seeds[-1]}").about.seed == seeds[-1]
 
 
 @pytest.mark.parametrize(
@@ -172,24 +172,24 @@ def test_a_killed_run_finishes_the_missing_seeds(tmp_path: Path) -> None:
     ],
 )
 def test_other_settings_are_refused(changes: dict[str, Any], shown: str, tmp_path: Path) -> None:
-    job, out = table(tmp_path), tmp_path / "out"
-    run(job, out, 0, save=False)
+    data, out = table(tmp_path), tmp_path / "out"
+    run(data, out, 0, save=False)
     before = (out / RESULTS).read_bytes()
     with pytest.raises(ConfigError, match=f"--out: .* holds mine with other settings: {shown}") as refused:
-        run(job, out, 0, 1, **changes)
+        run(data, out, 0, 1, **changes)
     assert refused.value.exit_code == 2 and "choose a new folder" in str(refused.value)
     assert (out / RESULTS).read_bytes() == before
-    assert len(run(job, out, 0, 1, log_every=1, seed=7, save=False).seeds) == 2, "these change nothing"
+    assert len(run(data, out, 0, 1, log_every=1, seed=7, save=False).seeds) == 2, "these change nothing"
 
 
 def test_another_model_or_other_rows_are_refused(tmp_path: Path) -> None:
-    job, out = table(tmp_path), tmp_path / "out"
+    data, out = table(tmp_path), tmp_path / "out"
     base = tiny_base(MINI)
-    run(job, out, 0, base=base, save=False)
+    run(data, out, 0, base=base, save=False)
     with pytest.raises(ConfigError, match="model 'tiny', now 'tiny, untrained'; weights '"):
-        run(job, out, 1, base=base.untrained())
+        run(data, out, 1, base=base.untrained())
     with pytest.raises(ConfigError, match="other settings: weights '[0-9a-f]{8}', now '"):
-        run(job, out, 1, base=tiny_base(MINI, seed=5))  # the same folder, trained on
+        run(data, out, 1, base=tiny_base(MINI, seed=5))  # the same folder, trained on
     with pytest.raises(ConfigError, match="other settings: train rows 16, now 18"):
         run(table(tmp_path, train=18), out, 1, base=base)
 
@@ -210,8 +210,8 @@ def test_two_tasks_in_a_folder(tmp_path: Path) -> None:
 
 
 def test_leaderboard_files_are_the_median_seeds(tmp_path: Path) -> None:
-    job, out = glue(tmp_path, "cola", test=9), tmp_path / "out"
-    result = run(job, out, 0, 1, 2, save=False, folder=out / "cola")
+    data, out = glue(tmp_path, "cola", test=9), tmp_path / "out"
+    result = run(data, out, 0, 1, 2, save=False, folder=out / "cola")
     ranked = sorted(result.seeds, key=lambda one: (one.scores["matthews"], one.seed))
     path = out / "leaderboard" / "CoLA.tsv"
 
@@ -236,7 +236,7 @@ def test_leaderboard_files_are_the_median_seeds(tmp_path: Path) -> None:
             answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
         write_results(out / RESULTS, Suite(results=(replace(result, seeds=seeds),)))
         path.unlink()
-        run(job, out, *range(len(values)), save=False, folder=out / "cola")
+        run(data, out, *range(len(values)), save=False, folder=out / "cola")
         assert path.read_text() == expected(chosen), "written again though no seed was missing"
 
 
@@ -267,10 +267,10 @@ def test_subsets_are_labelled(tmp_path: Path) -> None:
 
 
 def test_subsets_of_swapped_pairs_are_labelled_in_sequences(tmp_path: Path) -> None:
-    job = glue(tmp_path, "mrpc")
-    less = run(job, tmp_path / "less", 0, save=False, max_train_rows=20)
+    data = glue(tmp_path, "mrpc")
+    less = run(data, tmp_path / "less", 0, save=False, max_train_rows=20)
     assert less.rows["train"] == 20 and less.labels[-1] == "trained on 20 of 48 sequences"
-    most = run(job, tmp_path / "most", 0, save=False, max_train_rows=40)
+    most = run(data, tmp_path / "most", 0, save=False, max_train_rows=40)
     assert most.rows["train"] == 24 and most.labels[-1] == "trained on 40 of 48 sequences"
 
 
@@ -279,24 +279,24 @@ def test_questions_leave_the_official_files(tmp_path: Path) -> None:
         "train": task_files.squad(tmp_path / "train.json", 8, impossible=True),
         "dev": task_files.squad(tmp_path / "dev.json", 6, seed=1, impossible=True),
     }
-    job = question_job("mine", files, tokenizer=TOKENIZER, config=replace(QUICK, max_query=8))
+    data = load_questions("mine", files, tokenizer=TOKENIZER, config=replace(QUICK, max_query=8))
     out = tmp_path / "out"
-    result = run(job, out, 0, max_query=8, epochs=1.0, beam=4, null_threshold=-0.02)
+    result = run(data, out, 0, max_query=8, epochs=1.0, beam=4, null_threshold=-0.02)
     predictions = json.loads((out / "seed-0" / "predictions.json").read_text())
     odds = json.loads((out / "seed-0" / "null_odds.json").read_text())
     assert predictions.keys() == odds.keys() == {f"q{row}" for row in range(6)}
     assert all(predictions[name] == "" for name in odds if odds[name] > -0.02)
     assert set(result.metrics) == {"exact", "f1", "best_exact", "best_f1"}
-    assert load_tuned(out).about.null_threshold == -0.02
+    assert load_finetuned(out).about.null_threshold == -0.02
 
 
 def test_a_stuck_seed_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A learning rate of almost nothing leaves the head where it began: one answer for every row."""
-    job = table(tmp_path)
+    data = table(tmp_path)
     base = tiny_base(MINI)
     for parameter in (*base.embeddings.parameters(), *base.encoder.parameters()):
         parameter.data.zero_()
-    result = run(job, tmp_path / "out", 0, base=base, save=False, lr=1e-12)
+    result = run(data, tmp_path / "out", 0, base=base, save=False, lr=1e-12)
     assert result.stuck == [0] and result.scores("accuracy") == [50.0]
     assert "STUCK: it gives one answer to everything" in capfd.readouterr().err
     assert np.isfinite(result.scores()).all()

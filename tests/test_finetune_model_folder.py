@@ -20,10 +20,10 @@ from tuned_folders import loaded, make_tuned, save
 from electra.batches.sequences import unpack
 from electra.checkpoint.tensors import read_tensors, write_tensors
 from electra.errors import CheckpointError
-from electra.finetune.answers import answers
-from electra.finetune.folder import About, is_tuned, load_tuned, model_folder, save_tuned
-from electra.finetune.rows import Features, Kind
+from electra.finetune.head_outputs import head_outputs
+from electra.finetune.model_folder import About, is_finetuned, load_finetuned, model_folder, save_finetuned
 from electra.fsio import sha256_file, write_json
+from electra.tasks.rows import Features, Kind
 from electra.tokenizer.codec import Tokenizer
 
 KINDS: list[Kind] = ["classify", "multilabel", "regress", "tag", "span"]
@@ -32,19 +32,19 @@ KINDS: list[Kind] = ["classify", "multilabel", "regress", "tag", "span"]
 @pytest.mark.parametrize("kind", KINDS)
 def test_there_and_back_is_the_same_model(kind: Kind, tmp_path: Path) -> None:
     tuned = save(tmp_path / "model", kind, scores={"accuracy": 71.25, "f1": math.nan}, metrics=("accuracy", "f1"))
-    model = load_tuned(tmp_path / "model")
-    assert not model.tuned.training and model.config == SIZE and model.tokenizer.vocab == tuple(VOCAB)
+    model = load_finetuned(tmp_path / "model")
+    assert not model.network.training and model.config == SIZE and model.tokenizer.vocab == tuple(VOCAB)
     wanted = make_tuned(kind, scores={}, metrics=("accuracy", "f1"))[1]
     assert replace(model.about, scores={}) == wanted
     assert model.about.score == 71.25 and math.isnan(model.about.scores["f1"])
-    ours, theirs = dict(tuned.named_parameters()), dict(model.tuned.named_parameters())
+    ours, theirs = dict(tuned.named_parameters()), dict(model.network.named_parameters())
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         assert torch.equal(tensor, theirs[name]) and theirs[name].dtype == torch.float32, name
     rows = torch.tensor([[2, 9, 8, 3, 7, 3, 6, 4, 0]], dtype=torch.int32)
     with torch.no_grad():
         for one, other in zip(
-            tuned.answer(unpack(rows)).values(), model.tuned.answer(unpack(rows)).values(), strict=True
+            tuned.predict(unpack(rows)).values(), model.network.predict(unpack(rows)).values(), strict=True
         ):
             assert torch.equal(one, other)
 
@@ -56,13 +56,13 @@ def test_a_folder_names_no_place_and_holds_only_what_it_needs(tmp_path: Path) ->
     assert str(tmp_path) not in (tmp_path / "model" / "task.json").read_text()
 
 
-def test_the_given_weights_are_saved_in_fp32(tmp_path: Path) -> None:
+def test_weights_in_other_precisions_are_saved_in_fp32(tmp_path: Path) -> None:
     """A trainer's network may hold bf16 copies: what is saved are its masters."""
     tuned, about = make_tuned("classify")
     masters = {name: tensor.detach().clone() for name, tensor in tuned.named_parameters()}
     tuned.to(torch.bfloat16)
-    save_tuned(tmp_path / "m", tuned, tokenizer=Tokenizer(VOCAB), config=SIZE, about=about, weights=masters)
-    for name, tensor in load_tuned(tmp_path / "m").tuned.named_parameters():
+    save_finetuned(tmp_path / "m", tuned, tokenizer=Tokenizer(VOCAB), config=SIZE, about=about, weights=masters)
+    for name, tensor in load_finetuned(tmp_path / "m").network.named_parameters():
         assert torch.equal(tensor, masters[name])
 
 
@@ -130,32 +130,36 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "said"), DAMAGE, ids=[said for _, said in DAMAGE])
-def test_damage_is_one_line_that_names_the_folder(damage: Callable[[Path], None], said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("damage", "outputs"), DAMAGE, ids=[outputs for _, outputs in DAMAGE])
+def test_damage_is_one_line_that_names_the_folder(damage: Callable[[Path], None], outputs: str, tmp_path: Path) -> None:
     save(tmp_path / "model", "classify")
     damage(tmp_path / "model")
-    with pytest.raises(CheckpointError, match=said) as caught:
-        load_tuned(tmp_path / "model")
+    with pytest.raises(CheckpointError, match=outputs) as caught:
+        load_finetuned(tmp_path / "model")
     assert "\n" not in str(caught.value) and str(tmp_path / "model") in str(caught.value)
 
 
 def test_keys_of_a_later_version_are_left_out(tmp_path: Path) -> None:
     save(tmp_path / "model", "classify")
     edit(lambda value: value["about"].update(colour="green"))(tmp_path / "model")
-    assert load_tuned(tmp_path / "model").about == make_tuned("classify")[1]
+    assert load_finetuned(tmp_path / "model").about == make_tuned("classify")[1]
 
 
 def test_what_is_no_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such folder"):
-        load_tuned(tmp_path / "none")
+        load_finetuned(tmp_path / "none")
     make_run(tmp_path / "run")
     with pytest.raises(CheckpointError, match="not a fine-tuned model"):
-        load_tuned(tmp_path / "run")
+        load_finetuned(tmp_path / "run")
     save(tmp_path / "suite" / "cola" / "seed-0", "classify")
     save(tmp_path / "suite" / "rte" / "seed-0", "classify")
     with pytest.raises(CheckpointError, match="it holds several: cola, rte; name one"):
-        load_tuned(tmp_path / "suite")
-    assert is_tuned(tmp_path / "suite" / "cola") and not is_tuned(tmp_path / "suite") and not is_tuned(tmp_path / "no")
+        load_finetuned(tmp_path / "suite")
+    assert (
+        is_finetuned(tmp_path / "suite" / "cola")
+        and not is_finetuned(tmp_path / "suite")
+        and not is_finetuned(tmp_path / "no")
+    )
 
 
 @pytest.mark.parametrize(
@@ -178,7 +182,7 @@ def test_a_run_is_the_seed_of_its_median_score(scores: dict[int, float | None], 
     (tmp_path / "seed-x").mkdir()
     write_json(tmp_path / "results.json", {})
     assert model_folder(tmp_path).name == f"seed-{chosen}"
-    model = load_tuned(tmp_path)
+    model = load_finetuned(tmp_path)
     assert model.about.seed == chosen and model.path == tmp_path / f"seed-{chosen}"
 
 
@@ -190,19 +194,19 @@ def test_answers_do_not_depend_on_the_batch(kind: Kind, data: st.DataObject) -> 
     ids = [[2, *(5 + (7 * at + size) % (SIZE.vocab_size - 5) for at in range(size - 2)), 3] for size in sizes]
     firsts = [data.draw(st.integers(2, size - 1)) if kind != "tag" else size for size in sizes]
     features = Features(ids=ids, a_lengths=firsts)
-    told: list[int] = []
+    counts: list[int] = []
     cpu = torch.device("cpu")
-    said = answers(tuned, features, device=cpu, batch_size=3, beam=6, pad_id=0, done=told.append)
-    assert told == sorted(told) and (told[-1:] == [len(sizes)] or not sizes)
+    outputs = head_outputs(tuned, features, device=cpu, batch_size=3, beam=6, pad_id=0, on_batch=counts.append)
+    assert counts == sorted(counts) and (counts[-1:] == [len(sizes)] or not sizes)
     for number, (one, first) in enumerate(zip(ids, firsts, strict=True)):
         row = torch.tensor([[*one, len(one), first, 0]], dtype=torch.int32)
         with torch.no_grad():
-            alone = {name: value[0] for name, value in tuned.answer(unpack(row), beam=6).items()}
+            alone = {name: value[0] for name, value in tuned.predict(unpack(row), beam=6).items()}
         for name, value in alone.items():
             if kind != "span" or name == "null":
-                np.testing.assert_allclose(said[name][number], value.numpy(), atol=1e-4)
+                np.testing.assert_allclose(outputs[name][number], value.numpy(), atol=1e-4)
         if kind == "span":  # forbidden positions may differ in order: compare what can be an answer
-            mine = dict(zip(said["start_at"][number].tolist(), said["starts"][number].tolist(), strict=True))
+            mine = dict(zip(outputs["start_at"][number].tolist(), outputs["starts"][number].tolist(), strict=True))
             for place, score in zip(alone["start_at"].tolist(), alone["starts"].tolist(), strict=True):
                 if score > -500:
                     assert mine[place] == pytest.approx(score, abs=1e-3)
@@ -217,4 +221,4 @@ def test_about_has_a_score_only_where_there_is_one() -> None:
 
 def test_loading_leaves_the_caller_free_to_train(tmp_path: Path) -> None:
     model = loaded(tmp_path / "model", "classify")
-    assert all(parameter.requires_grad and parameter.device.type == "cpu" for parameter in model.tuned.parameters())
+    assert all(parameter.requires_grad and parameter.device.type == "cpu" for parameter in model.network.parameters())

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra.errors import ConfigError, DataError
-from electra.finetune.features import NO_TAG, encode_sequences, encode_words, join_words, pair_lengths, swapped
-from electra.finetune.glue import read_glue
-from electra.finetune.glue_tasks import TASKS
-from electra.finetune.rows import Example, Features, Sentence
+from electra.tasks.features import NO_TAG, encode_sequences, encode_words, join_words, pair_lengths, swapped
+from electra.tasks.glue_files import read_glue
+from electra.tasks.glue_tasks import TASKS
+from electra.tasks.rows import Example, Features, Sentence
 from electra.tokenizer.codec import SPECIALS, Tokenizer, read_vocab
 
 LETTERS = "abcdefghij"
@@ -47,7 +47,7 @@ def pop_from_the_longer(first: int, second: int, room: int) -> tuple[int, int]:
 
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(2, 40))
 def test_pairs_lose_tokens_from_the_longer_text(first: int, second: int, room: int) -> None:
-    assert pair_lengths(first, second, room=room) == pop_from_the_longer(first, second, room)
+    assert pair_lengths(first, second, limit=room) == pop_from_the_longer(first, second, room)
 
 
 def test_singles_and_pairs_by_hand() -> None:
@@ -126,7 +126,7 @@ def test_labels_that_do_not_fit(labels: list[str], message: str) -> None:
         encode(rows, labels=("no", "yes"), where="dev.csv")
 
 
-def test_lengths_without_room() -> None:
+def test_lengths_that_are_too_short() -> None:
     with pytest.raises(ConfigError, match="length: 4 tokens"):
         encode([], length=4)
     with pytest.raises(ConfigError, match="length: 2 tokens"):

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from electra.config.finetune import FinetuneConfig
 from electra.config.keys import flatten
 from electra.errors import DataError
-from electra.evaluate.results import GLUE, GLUE_5, SeedScore, Suite, TaskResult
-from electra.evaluate.storage import FORMAT, from_json, read_results, to_json, write_results
-from electra.evaluate.table import plain, show
+from electra.finetune.results_file import FORMAT, from_json, read_results, to_json, write_results
+from electra.finetune.results_table import plain, show
+from electra.finetune.task_results import GLUE, GLUE_5, SeedScore, Suite, TaskResult
 
 TITLES = {"cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "stsb": "STS-B", "qqp": "QQP", "mnli": "MNLI"}
 TITLES |= {"qnli": "QNLI", "rte": "RTE", "wnli": "WNLI"}
@@ -283,7 +283,7 @@ def test_table_is_aligned_with_wide_letters_and_shows_no_control_characters() ->
 def test_table_on_a_terminal() -> None:
     code = (
         "import sys; sys.path.insert(0, 'tests')\n"
-        "from test_evaluate_results import example\nfrom electra.evaluate.table import show\nshow(example())"
+        "from test_finetune_results import example\nfrom electra.finetune.results_table import show\nshow(example())"
     )
     root = Path(__file__).parents[1]
     main, side = pty.openpty()
