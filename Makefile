@@ -1,10 +1,11 @@
 # Everything runs in .venv, made on first use. Python 3.11 or newer and make are all that is needed.
 PYTHON ?= python3
+GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check bench clean
+.PHONY: install demo test gpu-test check bench clean
 
 install: $(STAMP)
 
@@ -27,7 +28,11 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The scripts in benchmarks/ measure other things and need data or a run of yours; their first lines say what to type.
+# Every GPU test, then the convergence gate, in one table. The machine's own Python serves where nothing can be installed.
+gpu-test:
+	PYTHONPATH=src $(GPU_PYTHON) -m electra.bench.gate
+
+# Further programs need data or a run of yours; `pydoc electra.bench` lists them.
 bench: $(STAMP)
 	$(BIN)/electra bench --preset tiny --batch 32
 	$(BIN)/electra bench --preset small --batch 16 --peer eager
