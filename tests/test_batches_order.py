@@ -48,8 +48,8 @@ def first_batches(
 
 def masks(rows: torch.Tensor) -> torch.Tensor:
     batch = unpack(rows)
-    slots = choose_masked(batch.ids_BL, batch.lengths_B, batch.keys_B, masking=MaskingConfig(), special=(2, 3, 4))
-    return torch.where(slots.used_BM, slots.positions_BM, -1)
+    masked = choose_masked(batch.ids_BL, batch.lengths_B, batch.keys_B, masking=MaskingConfig(), special=(2, 3, 4))
+    return torch.where(masked.used_BM, masked.positions_BM, -1)
 
 
 @settings(max_examples=25)

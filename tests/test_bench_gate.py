@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from click.testing import CliRunner
 from tiny_runs import make_data
 from torch import Tensor
 
-from electra.bench import bitwise, op_gains
+from electra.bench import bitwise, gate, op_gains
 from electra.bench.gate import Check, table
 from electra.bench.gradient_check import TILE, GradientCheck
 from electra.bench.ours import SPECIALS, random_rows
@@ -105,3 +106,20 @@ def test_two_equal_trees_train_alike(tmp_path: Path) -> None:
     assert first == bitwise.run(source, data, tmp_path / "b", "tiny", "one", settings)
     other = bitwise.run(source, data, tmp_path / "c", "tiny", "two", (*settings, "seed=1"))
     assert "failed" not in first and other[1] != first[1]
+
+
+def test_a_test_process_that_dies_fails_the_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real pytest processes over one file: a test that passes, then one that ends its process."""
+    (tmp_path / "test_gpu.py").write_text(
+        "import os, pytest\n"
+        "@pytest.mark.gpu\n"
+        "def test_passes(): pass\n"
+        "@pytest.mark.gpu\n"
+        "def test_dies(): os.environ.get('LIVES') or os._exit(11)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(gate, "TESTS", tmp_path)
+    monkeypatch.setattr(gate, "TEST_PROCESSES", 1)
+    assert not gate.run_tests(60).passed
+    monkeypatch.setenv("LIVES", "1")
+    assert gate.run_tests(60) == Check("GPU tests", "2 passed", "none fails", True)

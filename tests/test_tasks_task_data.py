@@ -409,7 +409,7 @@ def test_seeds_one_after_the_other_or_together_are_the_same(tmp_path: Path) -> N
 
 
 def test_the_saved_weights_predict_as_was_scored(tmp_path: Path) -> None:
-    """What a finished run hands over is the network whose predictions were judged."""
+    """What a finished run hands over is the network whose predictions were scored."""
     data, base = own(tmp_path, "classify", train=20, dev=10), tiny_base(MINI)
     run = next(run_seeds(base, data, config=replace(PLAIN, epochs=2.0), seeds=[0], stop=Stop()))
     tuned = {name: value.detach() for name, value in run.network.named_parameters()}

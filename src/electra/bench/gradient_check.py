@@ -138,7 +138,7 @@ class GradientCheck:
         }
 
     def replay(self, rows: Tensor, count: int) -> tuple[int, int]:
-        """Of `count` replays of one step's gradient: how many differ in any bit, and elements under that promise.
+        """How many of `count` replays of one step's gradient differ in any bit, and how many elements are compared.
 
         The token table is left out: its gradient is summed by atomic additions, in any order.
         """

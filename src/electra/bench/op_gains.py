@@ -88,7 +88,7 @@ def _stack_without(part: str, width: int | None) -> Any:
         (sequences, length, size), first = x_BLD.shape, layers[0]
         shape = StackShape(sequences, length, size, first.heads, len(first.up.weight), spans is not None)
         plan = stack_plan(shape, x_BLD.device)
-        if width in (None, size):
+        if width in (None, size) and plan[part].startswith("cuda"):
             plan[part] = STACK_PARTS[part]
         if plan["attention"] != "cuda" and "256" in plan["layers"]:
             plan["layers"] = "by op"  # that kernel writes what CUDA attention's backward reads

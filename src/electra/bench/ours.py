@@ -48,11 +48,11 @@ def our_step(config: Config, rows: Tensor) -> Callable[[], object]:
     return lambda: stepper(rows, RATE)
 
 
-def make_our_stepper(config: Config, execution: Execution) -> Stepper:
+def make_our_stepper(config: Config, execution: Execution, specials: Specials = SPECIALS) -> Stepper:
     """A stepper of the run's last stage, from a fresh model."""
     model = build_model(config, ops=execution.ops, dtype=execution.dtype, recompute=execution.recompute)
     counts = torch.ones(config.model.vocab_size, dtype=torch.int64)
-    stage = plan_stages(config, Resources(SPECIALS, execution.ops, lambda: counts, execution.device))[-1]
+    stage = plan_stages(config, Resources(specials, execution.ops, lambda: counts, execution.device))[-1]
     stage.begin(model)
     master = StageWeights(model, stage, compute=execution.dtype, device=execution.device).master
     return make_stepper(
@@ -62,5 +62,5 @@ def make_our_stepper(config: Config, execution: Execution) -> Stepper:
         config.optim,
         execution,
         world=World(),
-        separator=separator_of(config.data, SPECIALS),
+        separator=separator_of(config.data, specials),
     )

@@ -18,7 +18,9 @@ from electra.errors import ConfigError, ElectraError
 @click.option(
     "--peer", default="eager,compiled", show_default=True, help="Peers to measure too: eager, compiled or none."
 )
-@click.option("--ours", metavar="KIND,...", help="On a GPU: fused, plain (kernels left out) or both (default: fused).")
+@click.option(
+    "--ours", metavar="KIND,...", help="On a GPU: fused, plain (reference ops) or fused,plain (default: fused)."
+)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Where to measure (default: auto).")
 @click.option("--steps", type=click.IntRange(1), default=30, show_default=True, help="Timed steps a measurement.")
 @click.option(

@@ -99,7 +99,10 @@ def _lines(found: dict[str, Any]) -> str:
         ("trains on", f"{found['device']} in {found['precision']}"),
         ("matmul", f"{found['matmul_flops'] / GB:,.0f} GFLOP/s measured{peak}"),
         ("disk free", f"{found['disk_free_bytes'] / GB:.0f} GB here"),
-        ("compiler", found["compiler"] or "none found (only train.compile=on needs one on a CPU)"),
+        (
+            "compiler",
+            found["compiler"] or "none found: C++ ops need g++ or the one in CXX, train.compile=on any",
+        ),
         ("GPU kernels", f"none: {found['kernels']}" if found["kernels"] else "fused"),
     ]
     for extra, missing in found["extras"].items():

@@ -43,10 +43,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """One post-norm block: attention, then an MLP, each with dropout, residual and norm.
-
-    `call_site` is the first of its three dropout call sites: attention, its output, the MLP's output.
-    """
+    """One post-norm block: attention, then an MLP, each with dropout, residual and norm."""
 
     def __init__(self, width: int, heads: int, ffn: int, *, dropout: float, attention_dropout: float, ops: Ops) -> None:
         super().__init__()
@@ -58,6 +55,7 @@ class Layer(nn.Module):
         self.norm = Norm(width)
 
     def forward(self, x_BLD: Tensor, mask_B1LL: Tensor | None, keys_B: Tensor | None, call_site: int) -> Tensor:
+        """(B, L, D); `call_site` is the first of three dropout call sites: attention, its output, the MLP's output."""
         ops, attention = self._ops, self.attention
         heads_BLD = ops.attention(
             x_BLD,

@@ -1,1 +1,1 @@
-"""What a step optimises: one small module an objective, listed in `table`."""
+"""What a step optimises: one small module an objective, listed in `registry`."""

@@ -75,7 +75,7 @@ class MaskedGenerator:
     def sample(
         self, model: Electra, batch: Sequences, masked: MaskedPositions, *, dropout: bool, logits: bool = True
     ) -> Samples:
-        shares = {"mask_share": self.masking.masked_share, "random_share": 0.0}
+        shares = {"mask_share": self.masking.masked_share, "random_share": 0.0}  # no random tokens: any `vocab` does
         masked_ids_BL = self.ops.apply_mask(batch.ids_BL, batch.keys_B, masked, **shares, mask_id=self.mask_id, vocab=1)
         keys_B = self.ops.fold_keys(batch.keys_B, GENERATOR_CALL_SITE) if dropout else None
         x_BLE = model.generator_embeddings(masked_ids_BL, batch.segments_BL, keys_B)

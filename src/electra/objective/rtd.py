@@ -21,7 +21,7 @@ from electra.ops import Ops
 
 
 class Detected(NamedTuple):
-    """Sums over a micro-batch that carry gradients, the discriminator's loss token by token, and the log's sums."""
+    """What the discriminator gives for a micro-batch; the two sums carry gradients."""
 
     mlm_sum: Tensor
     rtd_sum: Tensor
@@ -36,7 +36,8 @@ class Detected(NamedTuple):
 class ReplacedTokenDetection:
     """Loss = mlm_weight · MLM over the masked positions + rtd_weight · BCE over all real tokens.
 
-    `masked_only` takes the BCE over the masked positions alone (ELECTRA 15 %).
+    `masked_only` takes the BCE over the masked positions alone (ELECTRA 15 %). Held-out detection is over all real
+    tokens, so that it compares with other runs.
     """
 
     weights: ObjectiveConfig

@@ -350,7 +350,8 @@ class Ops:
         return corrupted_ids_BL
 
     def generator_stream(self, device: torch.device) -> AbstractContextManager[Any]:
-        """A context in which the generator's work is queued: beside the discriminator's backward, or before it."""
+        """A context for the generator's forward and loss: on a stream of its own, so that its backward runs beside the
+        discriminator's, or on the stream in use."""
         stream: AbstractContextManager[Any] = self.chosen["generator_stream"].run(device)
         return stream
 

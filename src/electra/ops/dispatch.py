@@ -1,8 +1,8 @@
 """Which implementation of each op runs: decided here and nowhere else, once, when a model is built.
 
 `select` looks at the device, the compute precision and what the machine has, takes the first backend of each op that
-fits, and gives an immutable `Ops` with the reason of each choice. A few CUDA kernels know few shapes: for these the
-choice holds a rule by shape, also written here.
+fits, and gives an immutable `Ops` with the reason of each choice. Some kernels know only some shapes or arguments: for
+these the choice holds a rule, also written here.
 
 Shapes: B sequences, L length, D width, E embedding size, F inner width of an MLP, M masked positions.
 """
@@ -62,8 +62,10 @@ TRITON_OPS = frozenset(
 )
 BF16_ONLY = frozenset("linear encoder_stack linear_gelu_norm rtd_logits generator_stream".split())
 """Written for bf16 activations with fp32 sums."""
+STACK_PARTS = frozenset({"attention", "add_dropout_norm", "linear_gelu"})
+"""Ops that a fused `encoder_stack` contains."""
 COPY_LOGIT_BYTES = 2**31
-"""Of logits that `copy_cross_entropy` may save at once for the backward: 32,768 tokens in bf16."""
+"""Of logits that `copy_cross_entropy` may save for the backward: some 35,000 tokens in bf16 over 30,522 entries."""
 
 
 def select(
@@ -94,6 +96,8 @@ def host_ops(kernels: Kernels = "auto") -> Ops:
 
 def _choose(name: str, target: Target, reference: str) -> Chosen:
     reasons = []
+    if not reference and name in STACK_PARTS and not triton_refuses("encoder_stack", target):
+        reference = "only outside encoder_stack, which has its own"
     for backend in () if reference else BACKENDS:
         if name not in backend.ops:
             continue
@@ -136,6 +140,11 @@ def triton_refuses(name: str, target: Target) -> str:
     if name == "embeddings" and target.deterministic:
         return "adds gradients in any order, and train.deterministic is on"
     return triton_missing()
+
+
+def cuda_refuses(name: str, target: Target) -> str:
+    """What needs CUDA but no kernel of ours: as Triton, where `ops/cuda` is there."""
+    return triton_refuses(name, target) or ("" if _installed("cuda") else "left out of this installation")
 
 
 @cache
@@ -182,7 +191,7 @@ def _accepted(name: str, backend: str, target: Target) -> str:
 
 
 BACKENDS = (
-    Backend("cuda", frozenset({"generator_stream"}), triton_refuses),
+    Backend("cuda", frozenset({"generator_stream"}), cuda_refuses),
     Backend("triton", TRITON_OPS, triton_refuses),
     Backend("cpp", CPP_OPS, cpp_refuses),
 )
@@ -194,7 +203,7 @@ BACKENDS = (
 WIDTH64_MIN_SEQUENCES = 64
 """With fewer, most multiprocessors would idle."""
 WIDTH256_MIN_TOKENS = 12_500
-"""Each time that every multiprocessor takes a sequence; with fewer, the kernels by op waste less."""
+"""Tokens a wave (one sequence on every multiprocessor); with fewer, kernels by op are faster."""
 CUDA_MAX_LENGTH = 128
 CUDA_CROSS_ENTROPY_MIN_ROWS = 512
 """With fewer, the library's products waste less."""
@@ -276,15 +285,12 @@ def stack_kernels(shape: StackShape, device: torch.device) -> StackKernels:
 
 def kernels_of(plan: dict[str, str]) -> StackKernels:
     """The kernels that a plan names."""
-    from electra.ops.cuda import attention as cuda_attention
-    from electra.ops.cuda import encoder_width64, encoder_width256
-    from electra.ops.cuda import gelu_mlp as cuda_gelu_mlp
-    from electra.ops.triton import add_dropout_norm, attention, attention_long, gelu_mlp
+    from electra.ops.triton import add_dropout_norm
     from electra.ops.triton.encoder_layer import LayerKernels
     from electra.ops.triton.stack_buffers import StackKernels
 
-    attend: Any = {"cuda": cuda_attention, "triton": attention, "triton (long)": attention_long}[plan["attention"]]
-    gelu: Any = {"cuda": cuda_gelu_mlp, "triton": gelu_mlp}[plan["linear_gelu"]]
+    attend: Any = _module(*plan["attention"].partition(" ")[::2], "attention")
+    gelu: Any = _module(plan["linear_gelu"], "", "gelu_mlp")
     layer = LayerKernels(
         attention_forward=attend.attention_forward,
         attention_backward=attend.attention_backward,
@@ -292,20 +298,26 @@ def kernels_of(plan: dict[str, str]) -> StackKernels:
         linear_gelu_backward=gelu.linear_gelu_backward,
     )
     if plan["layers"] == "cuda (width 64)":
-        rows = encoder_width64.partial_rows
+        width64: Any = _module("cuda", "", "encoder_width64")
+        rows = width64.partial_rows
         return StackKernels(
-            forward=encoder_width64.forward,
-            backward=encoder_width64.backward,
+            forward=width64.forward,
+            backward=width64.backward,
             norm_rows=rows,
             gelu_rows=rows,
             act_in_preact=True,
         )
     return StackKernels(
-        forward=encoder_width256.forward if plan["layers"].startswith("cuda") else layer.forward,
+        forward=_module("cuda", "", "encoder_width256").forward if plan["layers"].startswith("cuda") else layer.forward,
         backward=layer.backward,
         norm_rows=add_dropout_norm.norm_rows,
         gelu_rows=gelu.gelu_rows,
     )
+
+
+def _module(backend: str, variant: str, name: str) -> Any:
+    """A module of a backend; long sequences have one of their own."""
+    return import_module(f"electra.ops.{backend}.{name}" + ("_long" if variant == "(long)" else ""))
 
 
 def _encoder_stack(x_BLD: Tensor, layers: Any, *, spans: Any, hidden_LL: Tensor | None, **others: Any) -> Tensor:

@@ -44,7 +44,8 @@ def plan_execution(config: Config, device: torch.device, *, rows: int) -> Execut
     gains = gains_by_compiling(encoders, train.kernels, device=device, dtype=dtype)
     compiled = train.compile == "on" or (train.compile == "auto" and gains and is_long(train))
     micro_batch = rows_at_once(train, config.data, rows)
-    saved = sum(saved_activations(encoder, train.kernels, device=device, dtype=dtype) for encoder in encoders)
+    kernels = "plain" if compiled else train.kernels
+    saved = sum(saved_activations(encoder, kernels, device=device, dtype=dtype) for encoder in encoders)
     saved_bytes = micro_batch * config.data.length * dtype.itemsize * saved
     return Execution(
         device=device,
@@ -108,10 +109,13 @@ def pays_to_recompute(train: TrainConfig, device: torch.device, *, saved_bytes: 
 
 
 def _encoders(config: Config) -> list[EncoderSizes]:
-    """The encoders of a step; beside two towers, whose attention is causal, none is fused."""
+    """The encoders of a step, the discriminator first; those of two towers are causal."""
     shapes = [discriminator_shape(config.model)]
     two_tower = config.generator.kind == "two-tower"
     if config.objective.name != "mlm" and config.generator.kind in ("transformer", "two-tower"):
         shapes += (2 if two_tower else 1) * [generator_shape(config.model, config.generator)]
     length = config.data.length
-    return [EncoderSizes(s.layers, s.width, s.heads, s.ffn, length, causal=two_tower) for s in shapes]
+    return [
+        EncoderSizes(s.layers, s.width, s.heads, s.ffn, length, causal=two_tower and number > 0)
+        for number, s in enumerate(shapes)
+    ]

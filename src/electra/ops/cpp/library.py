@@ -40,7 +40,7 @@ def missing() -> str:
     if platform.system() != "Linux":
         return f"C++ ops are built on Linux only, this is {platform.system()}"
     if _compiler() is None:
-        return "no C++ compiler (g++)"
+        return "no C++ compiler (g++, or the one in CXX)"
     try:
         _library()
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:  # no home, a home full or closed, an odd g++
