@@ -27,7 +27,7 @@ def _adamw_kernel(  # type: ignore[no-untyped-def]
     groups,  # (count,) uint8
     scales, decays,  # (groups,) fp32
     lr, divisor, skipped,  # scalars, fp32
-    count, copied_from, copied_to, beta1, beta2, eps,
+    count, copied_from, copied_to, beta2, rest1, rest2, eps,  # rest: 1 - beta
     COPY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -39,8 +39,8 @@ def _adamw_kernel(  # type: ignore[no-untyped-def]
     g = tl.load(gradient + index, inside, 0.0) / tl.load(divisor)
     m = tl.load(average + index, inside, 0.0)
     v = tl.load(square + index, inside, 0.0)
-    m = m + (1.0 - beta1) * (g - m)
-    v = beta2 * v + (1.0 - beta2) * g * g
+    m = m + rest1 * (g - m)
+    v = beta2 * v + rest2 * g * g
     w = w * (1.0 - rate * tl.load(decays + group, inside, 0.0)) - rate * m / (tl.sqrt(v) + eps)
     tl.store(weights + index, w, inside)
     tl.store(average + index, m, inside)
@@ -76,12 +76,14 @@ def adamw(
         for numbers in ([group.scale for group in groups], [group.weight_decay for group in groups])
     )
     buffers = (weights_N, gradient_N, average_N, square_N, weights_N if copy is None else copy)
+    # Scalars reach the kernel in fp32, where 1 - 0.999 would be off by 1e-5.
+    rates = (beta2, 1 - beta1, 1 - beta2, eps)
 
     def update(norm: GradNorm) -> None:
         with torch.cuda.device_of(weights_N):
             _adamw_kernel[(triton.cdiv(count, _BLOCK),)](
                 *buffers, numbers_N, scales, decays, lr, norm.divisor, norm.skipped, count,
-                copied.start, copied.stop, beta1, beta2, eps, COPY=copy is not None, BLOCK=_BLOCK, num_warps=4,
+                copied.start, copied.stop, *rates, COPY=copy is not None, BLOCK=_BLOCK, num_warps=4,
             )  # fmt: skip
 
     return update
