@@ -1,33 +1,114 @@
-"""Train a WordPiece vocabulary that is the same, byte for byte, for the same text."""
+"""Train a vocabulary that is the same, byte for byte, for the same text."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
+from electra.corpus.scripts import SPACELESS, script_shares, spaceless_share
 from electra.errors import ConfigError, DataError
-from electra.tokenizer.codec import MAX_WORD_CHARS, SPECIALS, UNK, Tokenizer, bert_normalizer
+from electra.jsontext import parse_json
+from electra.tokenizer.alphabet import Alphabet
+from electra.tokenizer.backends import BYTE_CHARACTERS, SPECIALS, UNK, byte_pieces, normalizer, word_pattern
+from electra.tokenizer.codec import Tokenizer
 
-COVERAGE = 0.9999
-"""Share of all characters that have entries of their own; the rarer rest is unknown."""
+Trained = Literal["wordpiece", "bytes"]
+
+SPACELESS_SHARE = 0.1
+"""More letters than this in scripts without spaces: byte-level BPE."""
 ALPHABET_SHARE = 1 / 3
-"""Part of the vocabulary that single characters may take."""
-SMALLEST = 100
+"""Part of a WordPiece vocabulary that single characters may take; with more, byte-level BPE has more room for words."""
 MIN_COUNT = 2
+SMALLEST: dict[Trained, int] = {"wordpiece": 100, "bytes": 300}
 _LINE_WORDS = 10_000
 
 
-def train(lines: Iterable[str], *, vocab_size: int, lowercase: bool = True, strip_accents: bool = True) -> Tokenizer:
-    """A tokenizer with exactly `vocab_size` entries; `[unusedN]` fill what a small text leaves open."""
-    if vocab_size < SMALLEST:
-        raise ConfigError("--vocab-size", f"{vocab_size} is too small", fix=f"at least {SMALLEST}")
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A kind of tokenizer, and the reason in words."""
+
+    kind: Trained
+    reason: str
+
+
+def choose(characters: Mapping[str, int], *, vocab_size: int, lowercase: bool, strip_accents: bool) -> Choice:
+    """The kind that suits a text, given how often each of its characters occurs."""
+    shares = script_shares(characters)
+    share = spaceless_share(shares)
+    if share > SPACELESS_SHARE:
+        names = ", ".join(name.replace("_", " ") for name in shares if name in SPACELESS and shares[name] >= 0.01)
+        return Choice("bytes", f"{share:.0%} of the letters are of scripts without spaces ({names})")
+    alphabet = Alphabet.of(characters, lowercase=lowercase, strip_accents=strip_accents)
+    if alphabet.entries > max(vocab_size * ALPHABET_SHARE, len(BYTE_CHARACTERS)):
+        reason = f"its {len(alphabet.counts):,} characters would take {alphabet.entries:,} of {vocab_size:,} entries"
+        return Choice("bytes", reason)
+    return Choice("wordpiece", f"{1 - share:.0%} of the letters are of scripts with spaces" if shares else "no letters")
+
+
+def train(
+    lines: Iterable[str],
+    *,
+    vocab_size: int,
+    kind: Trained = "wordpiece",
+    characters: Mapping[str, int] | None = None,
+    lowercase: bool = False,
+    strip_accents: bool = False,
+) -> Tokenizer:
+    """A tokenizer with `vocab_size` entries, or as many as the text supports.
+
+    `characters` are those of the whole corpus where the lines are a sample of it: each gets an entry.
+    """
+    if vocab_size < SMALLEST[kind]:
+        reason = f"{vocab_size} is too small for a vocabulary of {'bytes' if kind == 'bytes' else 'WordPieces'}"
+        raise ConfigError("--vocab-size", reason, fix=f"at least {SMALLEST[kind]}")
+    folded = {"lowercase": lowercase, "strip_accents": strip_accents}
+    if kind == "bytes":
+        return _train_bytes(lines, vocab_size, **folded)
+    return _train_wordpiece(lines, vocab_size, characters, **folded)
+
+
+def _train_bytes(lines: Iterable[str], vocab_size: int, *, lowercase: bool, strip_accents: bool) -> Tokenizer:
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=MIN_COUNT,
+        show_progress=False,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=sorted(BYTE_CHARACTERS.values()),
+        limit_alphabet=len(BYTE_CHARACTERS),
+    )
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.normalizer = normalizer("bytes", lowercase=lowercase, strip_accents=strip_accents)
+    backend.pre_tokenizer = byte_pieces()
+    backend.train_from_iterator(lines, trainer)
+    learned = parse_json(backend.to_str(), where="tokenizers")["model"]
+    vocab = sorted(learned["vocab"], key=learned["vocab"].__getitem__)
+    if len(vocab) == len(SPECIALS) + len(BYTE_CHARACTERS):
+        raise DataError("corpus", "too little text to train a vocabulary on")
+    merges = [(left, right) for left, right in learned["merges"]]
+    return Tokenizer(vocab, kind="bytes", merges=merges, lowercase=lowercase, strip_accents=strip_accents)
+
+
+def _train_wordpiece(
+    lines: Iterable[str],
+    vocab_size: int,
+    characters: Mapping[str, int] | None,
+    *,
+    lowercase: bool,
+    strip_accents: bool,
+) -> Tokenizer:
     words = count_words(lines, lowercase=lowercase, strip_accents=strip_accents)
     if not words:
         raise DataError("corpus", "no words to train a vocabulary on")
-    alphabet, inside = _alphabet(words, limit=int(vocab_size * ALPHABET_SHARE))
+    if characters is None:
+        characters = _characters(words)
+    alphabet = Alphabet.of(characters, lowercase=lowercase, strip_accents=strip_accents)
+    known, inside = alphabet.within(vocab_size - len(SPECIALS))
     pinned = [*SPECIALS, *sorted("##" + char for char in inside)]
     # The trainer numbers characters in the order of a hash table that differs from run to run, and breaks ties by
     # number. Given as special tokens and initial alphabet they have the same number every time.
@@ -36,59 +117,50 @@ def train(lines: Iterable[str], *, vocab_size: int, lowercase: bool = True, stri
         min_frequency=MIN_COUNT,
         show_progress=False,
         special_tokens=pinned,
-        initial_alphabet=sorted(alphabet),
-        limit_alphabet=len(alphabet),
+        initial_alphabet=sorted(known),
+        limit_alphabet=len(known),
         continuing_subword_prefix="##",
     )
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.train_from_iterator(_training_lines(words, known=alphabet), trainer)
+    backend.train_from_iterator(_training_lines(words, known=known, inside=inside), trainer)
     learned = backend.get_vocab()
     vocab = sorted(learned, key=learned.__getitem__)[:vocab_size]
-    vocab += [f"[unused{number}]" for number in range(vocab_size - len(vocab))]
-    return Tokenizer(vocab, lowercase=lowercase, strip_accents=strip_accents)
+    return Tokenizer(vocab, kind="wordpiece", lowercase=lowercase, strip_accents=strip_accents)
 
 
 def count_words(lines: Iterable[str], *, lowercase: bool, strip_accents: bool) -> dict[str, int]:
-    """How often each word (a piece that WordPiece would see) occurs."""
+    """How often each word occurs, words being what stands between spaces and punctuation."""
     chunks: Counter[str] = Counter()
     for line in lines:
         chunks.update(line.split(" "))
-    normalize = bert_normalizer(lowercase=lowercase, strip_accents=strip_accents).normalize_str
+    normalize = normalizer("wordpiece", lowercase=lowercase, strip_accents=strip_accents).normalize_str
     pre_tokenize = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
     words: Counter[str] = Counter()
     for chunk, count in chunks.items():
         for word, _ in pre_tokenize(normalize(chunk)):
-            if len(word) <= MAX_WORD_CHARS:
-                words[word] += count
+            words[word] += count
     return words
 
 
-def _alphabet(words: dict[str, int], *, limit: int) -> tuple[set[str], set[str]]:
-    """The most frequent characters, and those of them that were seen inside words."""
+def _characters(words: Mapping[str, int]) -> Counter[str]:
     counts: Counter[str] = Counter()
-    later: set[str] = set()
     for word, count in words.items():
-        later.update(word[1:])
         for char in word:
             counts[char] += count
-    enough = counts.total() * COVERAGE
-    covered, entries = 0, 0
-    alphabet: set[str] = set()
-    for char in sorted(counts, key=lambda char: (-counts[char], char)):
-        entries += 1 + (char in later)
-        if covered >= enough or entries > limit:
-            break
-        alphabet.add(char)
-        covered += counts[char]
-    return alphabet, alphabet & later
+    return counts
 
 
-def _training_lines(words: dict[str, int], *, known: set[str]) -> Iterator[str]:
-    """Every word as often as it occurred, sorted; those with an unknown character would be learned with a hole."""
-    for word in sorted(words):
-        if known.issuperset(word):
-            count = words[word]
+def _training_lines(words: Mapping[str, int], *, known: set[str], inside: set[str]) -> Iterator[str]:
+    """Every word as often as it occurred, sorted, cut as the tokenizer will cut it."""
+    pieces: Counter[str] = Counter()
+    cut = re.compile(word_pattern(inside)).findall
+    for word, count in words.items():
+        for piece in cut(word):
+            pieces[piece] += count
+    for piece in sorted(pieces):
+        if len(piece) > 1 or piece in known:
+            count = pieces[piece]
             while count > 0:
-                yield " ".join([word] * min(count, _LINE_WORDS))
+                yield " ".join([piece] * min(count, _LINE_WORDS))
                 count -= _LINE_WORDS
