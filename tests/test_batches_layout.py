@@ -14,8 +14,10 @@ from scipy.stats import binomtest, chisquare
 from tiny import CLS, PAD, SEP, SPECIALS, Documents, lowbias32, numbered, plain_fold
 
 from electra import rng
-from electra.batches.layout import PackedLayout, PaperLayout, plan_epoch
+from electra.batches.epoch_plan import plan_epoch
 from electra.batches.loader import pack
+from electra.batches.packed import PackedLayout
+from electra.batches.paper_official import PaperOfficialLayout
 from electra.batches.sequences import unpack
 from electra.config.schema import DataConfig
 
@@ -105,7 +107,7 @@ def test_paper_rows_are_those_of_the_rules(
     documents = numbered(lengths)
     split = Documents(documents)
     data = DataConfig(length=length, single_segment=shares[0], short=shares[1])
-    layout = PaperLayout(split, data, SPECIALS, seed=seed, epoch=epoch)
+    layout = PaperOfficialLayout(split, data, SPECIALS, seed=seed, epoch=epoch)
     expected = official_examples(documents, split, data, seed=seed, epoch=epoch)
     assert layout.count == len(expected)
     rows = layout.rows(np.arange(layout.count))
@@ -119,7 +121,7 @@ def test_paper_rows_are_those_of_the_rules(
 
 def test_rows_come_in_any_order_and_number() -> None:
     documents = numbered([[7, 3, 9, 1, 12] * 6, [4] * 30, [2], [40, 40]])
-    layout = PaperLayout(Documents(documents), DataConfig(length=16), SPECIALS, seed=1, epoch=0)
+    layout = PaperOfficialLayout(Documents(documents), DataConfig(length=16), SPECIALS, seed=1, epoch=0)
     everything = layout.rows(np.arange(layout.count))
     some = np.array([5, 0, 5, layout.count - 1])
     rows = layout.rows(some)
@@ -134,7 +136,7 @@ def test_a_later_short_sentence_goes_back_to_the_first_segment() -> None:
     for seed in range(20):
         split = Documents(numbered([[10, 20, 2]]))
         data = DataConfig(length=32, single_segment=0.0, short=0.0)
-        row = PaperLayout(split, data, SPECIALS, seed=seed, epoch=0).rows(np.zeros(1, np.int64))
+        row = PaperOfficialLayout(split, data, SPECIALS, seed=seed, epoch=0).rows(np.zeros(1, np.int64))
         segment_a = row.ids[0, 1 : row.a_lengths[0] - 1].tolist()
         found.add(tuple(segment_a))
     first, second, third = list(range(10, 20)), list(range(20, 40)), list(range(40, 42))
@@ -148,7 +150,7 @@ def long_text(documents: int, sentences: int, size: int) -> Documents:
 
 
 def test_one_sequence_in_ten_has_a_single_segment() -> None:
-    layout = PaperLayout(long_text(100, 640, 6), DataConfig(short=0.0), SPECIALS, seed=0, epoch=0)
+    layout = PaperOfficialLayout(long_text(100, 640, 6), DataConfig(short=0.0), SPECIALS, seed=0, epoch=0)
     rows = layout.rows(np.arange(layout.count))
     # Sentences of 6 tokens: segment A ends near 62, so only the share without a goal has no segment B.
     whole = rows.lengths == rows.lengths.max()
@@ -163,7 +165,7 @@ def test_one_sequence_in_ten_has_a_single_segment() -> None:
 def test_one_sequence_in_twenty_aims_at_a_shorter_length() -> None:
     length = 32
     data = DataConfig(length=length, single_segment=1.0)
-    layout = PaperLayout(long_text(800, length * 20, 1), data, SPECIALS, seed=0, epoch=0)
+    layout = PaperOfficialLayout(long_text(800, length * 20, 1), data, SPECIALS, seed=0, epoch=0)
     rows = layout.rows(np.arange(layout.count))
     # Everything in A: a target t shows as min(t, 30) tokens. A document has 20 sequences at least; its last one,
     # which ends where the document ends, stays out.
@@ -177,7 +179,7 @@ def test_one_sequence_in_twenty_aims_at_a_shorter_length() -> None:
     assert chisquare(np.bincount(short, minlength=30)[5:30]).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("name", ["paper", "packed"])
+@pytest.mark.parametrize("name", ["sentences", "paper-official", "packed"])
 def test_an_epoch_repeats_and_epochs_and_seeds_differ(name: str) -> None:
     split = Documents(numbered([[5, 9, 2, 14, 3] * 8] * 12))
 
@@ -194,22 +196,28 @@ def test_a_documents_cut_does_not_depend_on_the_other_documents() -> None:
     lengths = [[5, 9, 2, 14, 3] * 8, [7, 7, 1] * 20, [30, 4, 4, 4] * 9]
     documents = numbered(lengths)
     data = DataConfig(length=24, short=0.5)
-    together = PaperLayout(Documents(documents), data, SPECIALS, seed=0, epoch=0)
+    together = PaperOfficialLayout(Documents(documents), data, SPECIALS, seed=0, epoch=0)
     ids = together.rows(np.arange(together.count)).ids.tolist()
     alone = []
     for number, document in enumerate(documents):
-        layout = PaperLayout(Documents([document], ids=[number]), data, SPECIALS, seed=0, epoch=0)
+        layout = PaperOfficialLayout(Documents([document], ids=[number]), data, SPECIALS, seed=0, epoch=0)
         alone += layout.rows(np.arange(layout.count)).ids.tolist()
     assert ids == alone
 
 
-@given(lengths=st.lists(st.lists(st.integers(0, 30), max_size=8), max_size=12), length=st.integers(8, 40))
-@example(lengths=[[], [5], []], length=8)
-def test_packed_rows_hold_the_stream_exactly_once(lengths: list[list[int]], length: int) -> None:
+@given(
+    lengths=st.lists(st.lists(st.integers(0, 30), max_size=8), max_size=12),
+    length=st.integers(8, 40),
+    epoch=st.integers(0, 3),
+)
+@example(lengths=[[], [5], []], length=8, epoch=0)
+def test_packed_rows_hold_the_stream_and_then_its_beginning_again(
+    lengths: list[list[int]], length: int, epoch: int
+) -> None:
     documents = numbered(lengths)
-    layout = PackedLayout(Documents(documents), DataConfig(length=length), SPECIALS, seed=0, epoch=0)
-    whole = sum(map(sum, lengths)) + len(lengths)
-    assert layout.count == whole // (length - 2)
+    layout = PackedLayout(Documents(documents), DataConfig(length=length), SPECIALS, seed=0, epoch=epoch)
+    whole, body = sum(map(sum, lengths)) + len(lengths), length - 2
+    assert layout.count == (math.ceil(whole / body) if whole >= body else 0)
     if layout.count == 0 or not sum(map(sum, lengths)):
         return
     rows = layout.rows(np.arange(layout.count))
@@ -217,15 +225,23 @@ def test_packed_rows_hold_the_stream_exactly_once(lengths: list[list[int]], leng
     assert (rows.ids[:, 0] == CLS).all() and (rows.ids[:, -1] == SEP).all()
     assert not (rows.ids == PAD).any()
     stream = rows.ids[:, 1:-1].ravel().tolist()
-    texts = {tuple(token for sentence in document for token in sentence) for document in documents} - {()}
-    *complete, rest = split_at(stream, SEP)
-    seen = [tuple(text) for text in complete if text]
-    assert len(set(seen)) == len(seen) and set(seen) <= texts
-    unread = texts - set(seen)
-    assert not rest or any(list(text[: len(rest)]) == rest for text in unread), "cut only at the very end"
-    missing = whole - len(stream)
-    assert missing < length - 2
-    assert layout.kept_share == pytest.approx(len(stream) / whole)
+    assert stream[whole:] == stream[: len(stream) - whole], "what the last row lacked"
+    tokens = sorted(token for document in documents for sentence in document for token in sentence)
+    assert sorted(token for token in stream[:whole] if token != SEP) == tokens, "every token once"
+    assert layout.kept_share == 1
+    turn = stream.index(SEP) + 1  # from one separator to the same again, all documents are whole
+    texts = {tuple(token for sentence in document for token in sentence) for document in documents}
+    assert set(map(tuple, split_at((stream[:whole] * 2)[turn : turn + whole - 1], SEP))) == texts
+
+
+def test_packed_cuts_of_a_single_document_differ_between_epochs() -> None:
+    split = Documents(numbered([[10] * 100]))
+
+    def runs(epoch: int) -> set[tuple[int, ...]]:
+        layout = PackedLayout(split, DataConfig(length=24), SPECIALS, seed=0, epoch=epoch)
+        return set(map(tuple, layout.runs.tolist()))
+
+    assert not runs(0) & runs(1) and not runs(1) & runs(2)
 
 
 def split_at(stream: list[int], separator: int) -> list[list[int]]:
@@ -249,7 +265,7 @@ def test_packed_documents_are_shuffled() -> None:
 
 def test_unpacked_rows_are_the_layouts() -> None:
     documents = numbered([[5, 9, 2, 14, 3] * 4])
-    layout = PaperLayout(Documents(documents), DataConfig(length=24), SPECIALS, seed=0, epoch=0)
+    layout = PaperOfficialLayout(Documents(documents), DataConfig(length=24), SPECIALS, seed=0, epoch=0)
     samples = np.arange(layout.count)
     keys = np.arange(layout.count, dtype=np.int32) - 3
     rows = layout.rows(samples)
@@ -265,6 +281,6 @@ def test_unpacked_rows_are_the_layouts() -> None:
 def test_the_paper_layout_keeps_most_of_a_text() -> None:
     """What is lost is the end of the sentence that crosses the length: about half a sentence a sequence."""
     split = long_text(50, 200, 10)
-    layout = PaperLayout(split, DataConfig(), SPECIALS, seed=0, epoch=0)
+    layout = PaperOfficialLayout(split, DataConfig(), SPECIALS, seed=0, epoch=0)
     # 13 sentences of 10 reach 128; 125 or 126 tokens of those 130 are kept.
     assert math.isclose(layout.kept_share, 125.5 / 130, abs_tol=0.01)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tiny import SPECIALS, Documents, numbered
 
-from electra.batches.layout import PaperLayout
+from electra.batches.epoch_plan import plan_epoch
 from electra.batches.loader import Batch, Loader, Stream
 from electra.batches.order import Cursor, permutation, sample_keys
 from electra.batches.sequences import unpack
@@ -88,7 +88,7 @@ def test_a_share_is_a_part_of_the_batch() -> None:
 def test_epochs_follow_each_other_each_a_permutation_of_its_own_layout() -> None:
     expected: list[list[int]] = []
     for epoch in range(4):
-        layout = PaperLayout(SPLIT, DATA, SPECIALS, seed=5, epoch=epoch)
+        layout = plan_epoch(SPLIT, DATA, SPECIALS, seed=5, epoch=epoch)
         order = permutation(layout.count, seed=5, epoch=epoch)
         rows, keys = layout.rows(order), sample_keys(order, seed=5, epoch=epoch)
         for ids, size, first, key in zip(rows.ids, rows.lengths, rows.a_lengths, keys, strict=True):
@@ -213,7 +213,7 @@ def test_a_loader_hands_over_its_errors() -> None:
     assert not loader_threads()
 
 
-@pytest.mark.parametrize("layout", ["paper", "packed"])
+@pytest.mark.parametrize("layout", ["sentences", "paper-official", "packed"])
 def test_data_without_a_sequence_is_named(layout: str) -> None:
     empty = stream(split=Documents([[]]), data=replace(DATA, layout=layout))
     loader = Loader(empty, Cursor(), batch_size=2, device=CPU)

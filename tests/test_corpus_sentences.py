@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
+import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from electra.corpus.sentences import MAX_SENTENCE_CHARS, split_sentences
+from electra.corpus.sentences import split_sentences
 from electra.corpus.text import clean
 
 CASES = [
@@ -38,6 +39,11 @@ SPACELESS = [
     ["東京は大きい。", "「本当？」", "はい！！", "そうです"],
     ["यह है।", "वह था।", "ठीक॥"],
     ["كيف حالك؟", "أنا بخير۔"],
+    ["価格は３．５円です．", "次です．"],
+    ["你好？!", "好。"],
+    ["ជំរាបសួរ។", "អរគុណ៕"],
+    ["བོད་ཡིག།", "གཉིས་པ།"],
+    ["𑀓𑀓𑁈", "𑀔𑀔𑁇"],
 ]
 
 
@@ -61,15 +67,27 @@ def test_nothing_is_lost_or_invented(raw: str) -> None:
         assert all(sentences) and all(sentence == sentence.strip() for sentence in sentences)
 
 
-def test_endless_sentences_are_cut_at_spaces() -> None:
-    words = "word " * 1000
-    parts = split_sentences(clean(words))
-    assert all(len(part) <= MAX_SENTENCE_CHARS for part in parts)
-    assert " ".join(parts) == words.strip()
-    assert "".join(split_sentences("x" * 2500)) == "x" * 2500
+def test_a_sentence_without_end_stays_whole() -> None:
+    for endless in (clean("Word " * 1000), "X" * 2500, "他们来了，" * 1000):
+        assert split_sentences(endless) == [endless]
+        assert split_sentences(f"One. {endless}") == ["One.", endless]
 
 
-@pytest.mark.parametrize("hostile", [". " * 200_000, "." * 1_000_000, '."' * 300_000, "a." * 300_000, "。" * 500_000])
+def test_every_sentence_terminator_of_unicode_ends_a_sentence() -> None:
+    everything = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
+    terminators = regex.findall(r"\p{Sentence_Terminal}", everything)
+    assert len(terminators) > 150
+    for terminator in terminators:
+        assert split_sentences(f"ᎠᎠᎠ{terminator} Ꭱ") == [f"ᎠᎠᎠ{terminator}", "Ꭱ"], f"U+{ord(terminator):04X}"
+    for terminator in set(terminators) - set(".!?"):
+        assert split_sentences(f"ᎠᎠᎠ{terminator}Ꭱ") == [f"ᎠᎠᎠ{terminator}", "Ꭱ"], (
+            f"U+{ord(terminator):04X} without a space"
+        )
+
+
+@pytest.mark.parametrize(
+    "hostile", [". " * 200_000, "." * 1_000_000, '."' * 300_000, "a." * 300_000, "。" * 500_000, "𑁇" * 300_000]
+)
 def test_promise_18_hostile_lines_take_linear_time(hostile: str) -> None:
     began = time.process_time()
     split_sentences(clean(hostile))

@@ -28,8 +28,9 @@ from tiny import (
 )
 from torch import Tensor, nn
 
-from electra.batches.layout import PackedLayout, separator_of
+from electra.batches.layout import separator_of
 from electra.batches.loader import pack
+from electra.batches.packed import PackedLayout
 from electra.batches.sequences import Sequences, Spans, document_spans, unpack
 from electra.bench import ours as bench
 from electra.config.schema import Config, DataConfig, GeneratorConfig, ObjectiveConfig, TrainConfig
@@ -92,7 +93,7 @@ def test_what_closes_and_opens_a_row() -> None:
 
 def test_only_the_packed_layout_parts_documents() -> None:
     assert separator_of(DataConfig(layout="packed"), SPECIALS) == SEP
-    assert separator_of(DataConfig(layout="paper"), SPECIALS) is None
+    assert separator_of(DataConfig(layout="sentences"), SPECIALS) is None
     rows = packed_rows(3)
     assert unpack(rows).spans is None
     batch = unpack(rows, SEP)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from electra.batches.layout import Layout, Specials, Split, plan_epoch
+from electra.batches.epoch_plan import plan_epoch
+from electra.batches.layout import Layout, Specials, Split
 from electra.batches.order import Cursor, permutation, sample_keys
 from electra.config.schema import DataConfig
 from electra.errors import DataError

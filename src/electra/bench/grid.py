@@ -126,7 +126,9 @@ def gpu_kinds(asked: Sequence[str], *, plain: bool, triton: bool) -> list[str]:
 
 def _require_twin(config: Config) -> None:
     """Refuse to compare with a peer that would do another thing."""
-    wanted: dict[str, tuple[object, object]] = {"data.layout": (config.data.layout, "paper")}
+    wanted: dict[str, tuple[object, object]] = {}
+    if config.data.layout == "packed":
+        wanted["data.layout"] = (config.data.layout, "sentences")
     if config.objective.name != "mlm":
         wanted |= _wanted_of_two_networks(config)
     for key, (value, twin) in wanted.items():
