@@ -180,9 +180,6 @@ def test_promise_20_binary_and_invalid_text(tmp_path: Path) -> None:
     path.write_bytes("Fine.\nGrüße\n".encode() + b"caf\xe9 noir\n")
     with pytest.raises(DataError, match=r"byte 4 of line 3 \(0xe9\) is not valid UTF-8"):
         read(path)
-    path.write_text("Fine.", encoding="utf-16")
-    with pytest.raises(DataError):
-        read(path)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +240,7 @@ def test_promise_18_any_bytes_give_documents_or_a_data_error(
     tmp_path_factory: pytest.TempPathFactory, raw: bytes, block: int
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
-    for kind in (".txt", ".jsonl", ".csv", ".txt.gz", ".txt.zst", ".txt.xz"):
+    for kind in (".txt", ".md", ".html", ".jsonl", ".csv", ".txt.gz", ".txt.zst", ".txt.xz"):
         path = folder / f"a{kind}"
         path.write_bytes(raw)
         try:
@@ -266,7 +263,15 @@ def test_promise_18_blocks_do_not_change_documents(tmp_path: Path) -> None:
 
 
 def test_folders_globs_and_files(tmp_path: Path) -> None:
-    for name in ("b.txt", "a/z.jsonl", "a/c.txt.gz", ".hidden/x.txt", "a/.y.txt", "note.md", "out/tokenizer/vocab.txt"):
+    for name in (
+        "b.txt",
+        "a/z.jsonl",
+        "a/c.txt.gz",
+        ".hidden/x.txt",
+        "a/.y.txt",
+        "note.pdf",
+        "out/tokenizer/vocab.txt",
+    ):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
@@ -281,7 +286,7 @@ def test_folders_globs_and_files(tmp_path: Path) -> None:
     for name, message in [
         ("nothing.txt", "no such file"),
         ("*.csv", "no file matches"),
-        ("note.md", "does not say what is in the file"),
+        ("note.pdf", "does not say what is in the file"),
     ]:
         with pytest.raises(DataError, match=message):
             names(str(tmp_path / name))

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from electra.corpus.sources import Source
+from electra.corpus.encodings import Utf8Stream, not_utf8
+from electra.corpus.sources import HUB, PAGES, Source
 from electra.corpus.streams import COMPRESSIONS, Stream
 from electra.errors import ConfigError, DataError
 from electra.fsio import sha256_file
@@ -18,10 +19,9 @@ BLOCK_BYTES = 4 << 20
 MAX_LINE_BYTES = 16 << 20
 """A longer line is refused: no text has one, and its memory could not be bounded."""
 
-_BOM = b"\xef\xbb\xbf"
 _PARQUET_ROWS = 64
 
-Kind = Literal["paragraphs", "json", "rows"]
+Kind = Literal["paragraphs", "json", "rows", "html", "markdown"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +31,8 @@ class Block:
     source: str
     """Path of the file, as the user gave it."""
     kind: Kind
-    """paragraphs: lines, a blank one between documents; json: one document a line; rows: one between NULs."""
+    """paragraphs: lines, a blank one between documents; json: one document a line; rows: one between NULs; html and
+    markdown: one document."""
     line: int
     """Number of the first line (or row) in the file."""
     payload: bytes
@@ -40,8 +41,12 @@ class Block:
 class Blocks:
     """Iterate over the blocks of a file; `position` follows in stored bytes, `sha256` is final at the end."""
 
-    def __init__(self, source: Source, *, text_column: str, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(
+        self, source: Source, *, text_column: str, encoding: str | None = None, block_bytes: int = BLOCK_BYTES
+    ) -> None:
+        """`encoding` is that of the text where it is not UTF-8 and has no byte order mark."""
         self._source = source
+        self._encoding = None if source.name.startswith(HUB) else encoding
         self._name = str(source.path)
         self._column = text_column
         self._block_bytes = block_bytes
@@ -54,24 +59,38 @@ class Blocks:
             return
         stream = Stream(self._source.path, name=self._name)
         try:
-            for block in self._split(stream):
+            html = self._source.format in PAGES
+            for block in self._split(Utf8Stream(stream, encoding=self._encoding, html=html)):
                 self.position = stream.position
                 yield block
             self.position, self.sha256 = stream.position, stream.sha256
         finally:
             stream.close()
 
-    def _split(self, stream: Stream) -> Iterator[Block]:
+    def _split(self, stream: Utf8Stream) -> Iterator[Block]:
         if self._source.format == ".txt":
             return self._cut(stream, kind="paragraphs", last=_last_blank_line)
+        if self._source.format == ".md":
+            return self._cut(stream, kind="markdown", last=_last_blank_line)
+        if self._source.format in PAGES:
+            return self._page(stream)
         lines = self._cut(stream, kind="json", last=_last_line)
         return lines if self._source.format == ".jsonl" else self._csv(lines)
 
-    def _cut(self, stream: Stream, *, kind: Kind, last: Callable[[bytes], int]) -> Iterator[Block]:
+    def _page(self, stream: Utf8Stream) -> Iterator[Block]:
+        """A page is read whole: its end may close what its beginning opened."""
+        parts: list[bytes] = []
+        while piece := stream.read(self._block_bytes):
+            parts.append(piece)
+            if sum(map(len, parts)) > MAX_LINE_BYTES:
+                reason = f"is a page of more than {MAX_LINE_BYTES >> 20} MiB"
+                raise DataError(self._name, reason, fix="split it, or make it a .txt file")
+        if parts:
+            yield Block(source=self._name, kind="html", line=1, payload=b"".join(parts))
+
+    def _cut(self, stream: Utf8Stream, *, kind: Kind, last: Callable[[bytes], int]) -> Iterator[Block]:
         line, held = 1, b""
         while piece := stream.read(self._block_bytes):
-            if line == 1 and not held:
-                piece = piece.removeprefix(_BOM)
             held += piece
             end = last(held) if len(held) >= self._block_bytes else 0
             if not end and len(held) > MAX_LINE_BYTES:
@@ -161,11 +180,7 @@ def decode(block: Block) -> str:
     try:
         return block.payload.decode()
     except UnicodeDecodeError as error:
-        line = block.line + block.payload.count(b"\n", 0, error.start)
-        column = error.start - (block.payload.rfind(b"\n", 0, error.start) + 1) + 1
-        byte = block.payload[error.start]
-        where = f"byte {column} of line {line} (0x{byte:02x})"
-        raise DataError(block.source, f"{where} is not valid UTF-8", fix="convert it: iconv -t UTF-8") from error
+        raise not_utf8(block.source, block.payload, error, line=block.line) from error
 
 
 def missing_column(where: str, column: str, found: Iterable[str]) -> DataError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from electra.corpus.blocks import Block, decode, missing_column
+from electra.corpus.markup import html_paragraphs, markdown_paragraphs
 from electra.corpus.text import clean
 from electra.errors import DataError
+from electra.jsontext import parse_row
 
 MAX_DOCUMENT_CHARS = 1 << 20
 """A longer document continues as a new one, at a line end: a file without blank lines is not one document."""
@@ -50,6 +51,10 @@ def _raw(block: Block, *, text_column: str) -> Iterator[list[str]]:
     if block.kind == "rows":
         for row in text.split("\0"):
             yield row.split("\n")
+    elif block.kind == "html":
+        yield html_paragraphs(text)
+    elif block.kind == "markdown":
+        yield markdown_paragraphs(text)
     elif block.kind == "json":
         for number, line in enumerate(text.split("\n"), block.line):
             if line and not line.isspace():
@@ -71,12 +76,7 @@ def _paragraphs(text: str) -> Iterator[list[str]]:
 
 
 def _json_text(line: str, *, where: str, number: int, column: str) -> str:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(where, f"line {number} is not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise DataError(where, f"line {number} is not a JSON object", fix='one {"text": ...} a line')
+    row = parse_row(line, where=where, number=number)
     if column not in row:
         raise missing_column(f"{where}: line {number}", column, row)
     text = row[column]

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,10 @@ from typing import BinaryIO
 from electra.corpus.streams import COMPRESSIONS
 from electra.errors import ConfigError, DataError
 from electra.fsio import commit_dir
+from electra.progress import say
 
-FORMATS = (".txt", ".jsonl", ".csv", ".parquet")
+PAGES = (".html", ".htm")
+FORMATS = (".txt", ".md", *PAGES, ".jsonl", ".csv", ".parquet")
 STDIN = "-"
 HUB = "hf:"
 _SPLITS = ("train", "validation", "valid", "dev", "test")
@@ -82,6 +85,7 @@ def _file(path: Path, *, name: str) -> Source:
 def _folder(folder: Path, *, skip: Path | None) -> list[Source]:
     """Files of known formats, recursively; hidden ones and the output folder are not part of the corpus."""
     found: list[Source] = []
+    left: Counter[str] = Counter()
     skipped = skip.resolve() if skip else None
     for place, folders, files in os.walk(folder):
         folders[:] = [
@@ -89,10 +93,18 @@ def _folder(folder: Path, *, skip: Path | None) -> list[Source]:
         ]
         for file in files:
             path = Path(place) / file
-            if not file.startswith(".") and file_format(path):
+            if file.startswith("."):
+                continue
+            if file_format(path):
                 found.append(_file(path, name=path.relative_to(folder).as_posix()))
+            else:
+                left[path.suffix.lower() or "without a suffix"] += 1
+    others = ", ".join(f"{count} {suffix}" for suffix, count in left.most_common(9))
     if not found:
-        raise DataError(folder, f"no text in this folder; {_KNOWN}")
+        there = f" ({others} are there)" if left else ""
+        raise DataError(folder, f"no text in this folder{there}; {_KNOWN}")
+    if left:
+        say(f"{folder}: {left.total()} files left out, as their names are not those of text: {others}")
     return sorted(found, key=lambda source: source.name)
 
 

@@ -1,4 +1,4 @@
-"""Which documents stay: each text once, the first in source order; and which of them are held out."""
+"""Which documents stay: each text once, the first in source order."""
 
 from __future__ import annotations
 
@@ -22,18 +22,13 @@ class Choice:
     duplicates: int
     also_held_out: int
     """Documents of the training sources left out because the given held-out files have them."""
-    held_out: int
-    """Documents kept whose id is below the limit."""
-    smallest: tuple[int, int]
-    """Smallest id of a kept document, and that document's number."""
 
 
-def choose(keys: Keys, *, total: int, first_train: int = 0, limit: int, bucket: int = BUCKET_DOCUMENTS) -> Choice:
+def choose(keys: Keys, *, total: int, first_train: int = 0, bucket: int = BUCKET_DOCUMENTS) -> Choice:
     """Compare all keys, which `keys()` iterates over in source order; `first_train` documents are held-out files."""
     keep = np.zeros(total, np.bool_)
     passes = max(1, -(-total // bucket))
-    duplicates = also_held_out = held_out = 0
-    smallest = (1 << 64, -1)
+    duplicates = also_held_out = 0
     for number in range(passes):
         found, at = _bucket(keys(), passes=passes, number=number)
         if not len(found):
@@ -46,9 +41,7 @@ def choose(keys: Keys, *, total: int, first_train: int = 0, limit: int, bucket: 
         duplicates += int(np.count_nonzero(~fresh))
         original = at[fresh][np.cumsum(fresh) - 1]
         also_held_out += int(np.count_nonzero(~fresh & (original < first_train) & (at >= first_train)))
-        held_out += int(np.count_nonzero(found["id"][fresh] < np.uint64(limit)))
-        smallest = min(smallest, (int(found["id"][0]), int(at[0])))
-    return Choice(keep, duplicates - also_held_out, also_held_out, held_out, smallest)
+    return Choice(keep, duplicates - also_held_out, also_held_out)
 
 
 def _bucket(

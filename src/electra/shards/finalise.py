@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from electra.errors import DataError
-from electra.fsio import commit_dir, sha256_file, write_json
+from electra.fsio import commit_dir, json_bytes
+from electra.manifest import FILE as SUMS
+from electra.manifest import FileSum, commit_files, sums_below
 from electra.progress import progress
 from electra.shards.dedup import Choice, choose
 from electra.shards.format import HELD_OUT, MANIFEST, NAME, SPLITS, TOKENIZER, TRAIN, VERSION
-from electra.shards.units import Header, read_header, read_keys, read_unit
+from electra.shards.held_out import choose_held_out, divide
+from electra.shards.units import Header, Unit, read_header, read_keys, read_unit
 from electra.shards.writer import SplitWriter
 from electra.tokenizer.codec import Tokenizer
 
+Kept = np.ndarray[Any, Any]
 TALLIES = ("read", "short", "cut")
 
 
@@ -34,34 +39,32 @@ def finalise(
     headers = [_header(path) for path in units]
     starts = np.cumsum([0, *(header.documents for header in headers)])
     first_train = int(starts[held_out_units])
-    limit = 0 if share is None else min(round(share * (1 << 64)), (1 << 64) - 1)
     choice = choose(
         lambda: (read_keys(path, header) for path, header in zip(units, headers, strict=True)),
         total=int(starts[-1]),
         first_train=first_train,
-        limit=limit,
     )
-    train_documents = _check(choice, first_train=first_train, held_out_files=share is None)
-    by_limit = 0 < choice.held_out < train_documents  # otherwise the document with the smallest id is held out
+    _check(choice, first_train=first_train, held_out_files=share is None)
+    parts = list(zip(units, headers, (choice.keep[a:b] for a, b in pairwise(starts)), strict=True))
+    chosen = None if share is None else choose_held_out(lambda: _outlines(parts), share=share)
     for name in (*SPLITS, TOKENIZER):
         shutil.rmtree(folder / name, ignore_errors=True)  # of a run that died before data.json
+    (folder / SUMS).unlink(missing_ok=True)
     with commit_dir(folder / TRAIN) as train, commit_dir(folder / HELD_OUT) as held_out:
         writers = {
-            TRAIN: SplitWriter(train, split=TRAIN, unknown=tokenizer.unk_id),
-            HELD_OUT: SplitWriter(held_out, split=HELD_OUT, unknown=tokenizer.unk_id),
+            TRAIN: SplitWriter(train, split=TRAIN),
+            HELD_OUT: SplitWriter(held_out, split=HELD_OUT),
         }
         with progress("Writing shards", total=float(sum(header.tokens for header in headers)), unit="tokens") as bar:
-            done = 0
-            for number, (path, header) in enumerate(zip(units, headers, strict=True)):
+            done = split = 0
+            for number, (path, header, keep) in enumerate(parts):
                 unit = read_unit(path, header)
-                places = np.arange(starts[number], starts[number + 1])
-                keep = choice.keep[places]
-                if share is None:
-                    held = places < first_train
-                elif by_limit:
-                    held = unit.keys["id"] < np.uint64(limit)
+                if chosen is None:
+                    held = np.full(len(keep), number < held_out_units)
                 else:
-                    held = places == choice.smallest[1]
+                    unit, held, documents = divide(unit, chosen)
+                    keep = keep[documents]
+                    split += int(np.count_nonzero(np.bincount(documents[keep]) > 1))
                 writers[TRAIN].add(unit, keep & ~held)
                 writers[HELD_OUT].add(unit, keep & held)
                 done += header.tokens
@@ -70,9 +73,14 @@ def finalise(
             writer.close()
     with commit_dir(folder / TOKENIZER) as aside:
         tokenizer.save(aside)
-    manifest = _manifest(folder, headers, choice, writers, tokenizer=tokenizer, about=about)
-    write_json(folder / MANIFEST, manifest)
+    manifest = _manifest(folder, headers, choice, writers, split=split, tokenizer=tokenizer, about=about)
+    sums = {file["path"]: FileSum(file["bytes"], file["sha256"]) for file in manifest["files"]}
+    commit_files(folder, {MANIFEST: json_bytes(manifest)}, others=sums)
     return manifest
+
+
+def _outlines(parts: Sequence[tuple[Path, Header, Kept]]) -> Iterator[tuple[Unit, Kept]]:
+    return ((read_unit(path, header, outline=True), keep) for path, header, keep in parts)
 
 
 def _header(path: Path) -> Header:
@@ -82,17 +90,13 @@ def _header(path: Path) -> Header:
     return header
 
 
-def _check(choice: Choice, *, first_train: int, held_out_files: bool) -> int:
-    """How many documents the training sources keep; DataError where there is nothing to train or evaluate on."""
+def _check(choice: Choice, *, first_train: int, held_out_files: bool) -> None:
+    """DataError where there is nothing to train or evaluate on."""
     train, held_out = int(choice.keep[first_train:].sum()), int(choice.keep[:first_train].sum())
     if held_out_files and not held_out:
         raise DataError("--held-out", "no document in the held-out files")
     if not train:
         raise DataError("corpus", "no document is left", fix="is it empty, too short or all in --held-out?")
-    if not held_out_files and train == 1:
-        reason = "one document cannot be split into training and held-out text"
-        raise DataError("corpus", reason, fix="separate documents by blank lines, or give --held-out FILE")
-    return train
 
 
 def _manifest(
@@ -101,6 +105,7 @@ def _manifest(
     choice: Choice,
     writers: dict[str, SplitWriter],
     *,
+    split: int,
     tokenizer: Tokenizer,
     about: dict[str, Any],
 ) -> dict[str, Any]:
@@ -112,16 +117,19 @@ def _manifest(
         "tokenizer": {
             "fingerprint": tokenizer.fingerprint,
             "vocab_size": tokenizer.vocab_size,
-            "unused": sum(token.startswith("[unused") for token in tokenizer.vocab),
+            "kind": tokenizer.kind,
             **tokenizer.options,
         },
         "counters": {
             "documents_read": tallies["read"],
             "documents_cut": tallies["cut"],
+            "documents_split": split,
             "dropped_short": tallies["short"],
             "dropped_duplicate": choice.duplicates,
             "dropped_also_held_out": choice.also_held_out,
             "text_bytes": sum(header.text_bytes for header in headers),
+            "characters": sum(header.characters for header in headers),
+            "unknown_characters": sum(header.unknown_characters for header in headers),
         },
         "splits": {name: writers[name].totals() for name in SPLITS},
         "files": list(_files(folder, writers)),
@@ -129,7 +137,7 @@ def _manifest(
 
 
 def _files(folder: Path, writers: dict[str, SplitWriter]) -> Iterator[dict[str, Any]]:
-    for path in sorted((folder / TOKENIZER).iterdir()):
-        yield {"path": f"{TOKENIZER}/{path.name}", "bytes": path.stat().st_size, "sha256": sha256_file(path)}
+    for path, found in sums_below(folder, TOKENIZER).items():
+        yield {"path": path, "bytes": found.bytes, "sha256": found.sha256}
     for name in SPLITS:
         yield from writers[name].files
