@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test gpu-test check bench clean
+.PHONY: install demo test languages gpu-test check bench clean
 
 install: $(STAMP)
 
@@ -21,6 +21,10 @@ demo: $(STAMP)
 
 test: check
 	$(BIN)/python -m pytest -n 2
+
+# All ten languages from text to transformers; `make test` trains three of them.
+languages: $(STAMP)
+	ELECTRA_LANGUAGES=all $(BIN)/python -m pytest -n 2 tests/test_languages.py
 
 check: $(STAMP)
 	$(BIN)/ruff check .
