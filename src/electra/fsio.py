@@ -1,17 +1,29 @@
-"""Files that are whole or absent: write aside, fsync, rename, fsync the folder."""
+"""Files that are whole or absent: write aside, fsync, rename, fsync the folder; reading has limits.
+
+A file from elsewhere may have any size, or be a FIFO that never ends: each is one line that names the file.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from electra.errors import DataError
+from electra.jsontext import FileError, parse_json, parse_row
+
+MAX_JSON_BYTES = 64 << 20
+"""Of a file; a reader of larger ones (SQuAD, metrics.jsonl) names its own limit."""
 
 
 def seam(name: str) -> None:
@@ -52,18 +64,79 @@ def write_atomic(path: Path, data: bytes) -> None:
         raise
 
 
-def cache_path(stem: str, made_from: str, suffix: str) -> Path:
-    """Where what was made from this text is kept between runs; RuntimeError where there is no home."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "electra"
-    return folder / f"{stem}-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}{suffix}"
-
-
 def write_json(path: Path, value: Any) -> None:
-    write_atomic(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    """Put a value at `path` as JSON, as `json_bytes` has it."""
+    write_atomic(path, json_bytes(value))
 
 
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+def json_bytes(value: Any) -> bytes:
+    """A value as JSON; a number that is not finite becomes null, half a character a question mark."""
+    text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode(errors="replace")
+
+
+def open_file(path: Path) -> BinaryIO:
+    """A regular file, opened to read; OSError for a FIFO, a device or a folder: reading one might never end."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            reason = "is a folder, not a file" if stat.S_ISDIR(mode) else "is not a regular file"
+            raise OSError(errno.EINVAL, reason, str(path))
+        return os.fdopen(fd, "rb")
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def read_bytes(path: Path, *, most: int) -> bytes:
+    """The content of a regular file of at most this many bytes; OSError for any other."""
+    with open_file(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"is larger than {_size(most)}", str(path))
+    return data
+
+
+def read_json(path: Path, *, most: int = MAX_JSON_BYTES, error: FileError = DataError, fix: str = "") -> Any:
+    """The value in a JSON file of at most this many bytes; `error` with the file and the reason for any other."""
+    try:
+        data = read_bytes(path, most=most)
+    except OSError as problem:
+        raise error(path, f"cannot be read: {problem.strerror or problem}", fix=fix) from problem
+    return parse_json(data, where=path, error=error, fix=fix)
+
+
+def read_object(
+    path: Path, *, most: int = MAX_JSON_BYTES, error: FileError = DataError, fix: str = ""
+) -> dict[str, Any]:
+    """`read_json` where the file must hold an object."""
+    value = read_json(path, most=most, error=error, fix=fix)
+    if not isinstance(value, dict):
+        raise error(path, "is not a JSON object", fix=fix)
+    return value
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    return [_finite(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _size(count: int) -> str:
+    unit = next(((shift, name) for shift, name in ((20, "MiB"), (10, "KiB")) if count >= 8 << shift), (0, "bytes"))
+    return f"{count >> unit[0]} {unit[1]}"
+
+
+def read_json_lines(path: Path, *, most: int = MAX_JSON_BYTES) -> list[dict[str, Any]]:
+    """The objects of a file that holds one a line; DataError names the first line that is none."""
+    try:
+        lines = read_bytes(path, most=most).split(b"\n")
+    except OSError as problem:
+        raise DataError(path, f"cannot be read: {problem.strerror or problem}") from problem
+    return [parse_row(line, where=path, number=number) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 @contextlib.contextmanager
@@ -106,6 +179,16 @@ def only_one(folder: Path) -> Iterator[None]:
         os.close(fd)
 
 
+@contextlib.contextmanager
+def in_turn(lock: Path) -> Iterator[None]:
+    """Wait for other processes that hold this lock file; nobody waits on a file system that cannot lock."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with open(lock, "wb") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete what an interrupted writer left aside in `folder`."""
     if not folder.is_dir():
@@ -120,7 +203,7 @@ def remove_leftovers(folder: Path) -> None:
 
 def sha256_file(path: Path) -> str:
     digest = hashlib.sha256()
-    with open(path, "rb") as source:
+    with open_file(path) as source:
         while block := source.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

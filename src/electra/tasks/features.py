@@ -104,7 +104,8 @@ def encode_words(
     if length < 3:
         raise ConfigError("length", f"{length} tokens are too few for a word", fix="at least 3")
     capacity = length - 2
-    words = sorted({word for sentence in sentences for word in sentence.words})
+    written = [tokenizer.in_sentence(sentence.words) for sentence in sentences]
+    words = sorted({word for sentence in written for word in sentence})
     pieces: dict[str, list[int]] = {}
     for first in range(0, len(words), _BATCH_ROWS):
         batch = words[first : first + _BATCH_ROWS]
@@ -119,7 +120,7 @@ def encode_words(
     long = 0
     tagged = bool(sentences) and _all_known([sentence.tags for sentence in sentences], where=where, what="tags")
     for at, sentence in enumerate(sentences):
-        spelled = [pieces[word] for word in sentence.words]
+        spelled = [pieces[word] for word in written[at]]
         tags = _tag_numbers(sentence, at, numbers, where=where) if tagged else [NO_TAG] * len(spelled)
         parts = list(_cut([len(word) for word in spelled], capacity=capacity))
         long += len(parts) > 1
@@ -138,7 +139,12 @@ def encode_words(
             windows.append(WordWindow(sentence=at, first=first, positions=tuple(positions)))
     if long:
         say(f"{where}: {long:,} of {len(sentences):,} sentences are longer than {length} tokens, read in windows")
-    features = Features(ids=ids, a_lengths=[len(one) for one in ids], targets=targets if tagged else None)
+    features = Features(
+        ids=ids,
+        a_lengths=[len(one) for one in ids],
+        targets=targets if tagged else None,
+        rows=np.array([window.sentence for window in windows], np.int64),
+    )
     return features, windows
 
 

@@ -7,18 +7,36 @@ from pathlib import Path
 
 from electra.corpus.blocks import Block, decode
 from electra.corpus.streams import COMPRESSIONS, Stream
+from electra.errors import DataError
+from electra.fsio import open_file
 
+MAX_BYTES = 512 << 20
+MAX_LINES = 10_000_000
+"""Of a task's file, which is held in memory; the largest of GLUE has 76 MB and 390,000 lines."""
 _BOM = b"\xef\xbb\xbf"
 _READ_BYTES = 1 << 22
 
 
 def read_text(path: Path) -> str:
-    """The whole file as text, without a byte-order mark."""
-    stream = Stream(path, name=str(path))
+    """The whole file, unpacked, as text without a byte-order mark; a DataError where it is too large for memory."""
     try:
-        payload = b"".join(iter(lambda: stream.read(_READ_BYTES), b""))
+        open_file(path).close()  # a FIFO would be waited for
+    except OSError as error:
+        raise DataError(path, f"cannot be read: {error.strerror or error}") from error
+    stream = Stream(path, name=str(path))
+    pieces: list[bytes] = []
+    size = lines = 0
+    try:
+        while piece := stream.read(_READ_BYTES):
+            pieces.append(piece)
+            size, lines = size + len(piece), lines + piece.count(b"\n")
+            if size > MAX_BYTES or lines > MAX_LINES:
+                reason = f"holds more than {MAX_BYTES >> 20} MiB, or {MAX_LINES:,} lines, once it is unpacked"
+                raise DataError(path, reason, fix="give a part of it")
     finally:
         stream.close()
+    payload = b"".join(pieces)
+    pieces.clear()
     return decode(Block(source=str(path), kind="paragraphs", line=1, payload=payload.removeprefix(_BOM)))
 
 

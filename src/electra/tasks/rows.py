@@ -61,3 +61,5 @@ class Features:
     """classify: (N,) int64; multilabel: (N, C) float32; regress: (N,) float32 as the loss wants it;
     tag: one tag number a token, -1 where the token is not the first piece of a word;
     span: (N, 3) int64 start token, end token (both 0 where absent), 1 for an unanswerable question."""
+    rows: NDArray[np.int64] | None = None
+    """The row, sentence or question that each sequence is made of; None: each of its own."""

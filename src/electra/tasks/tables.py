@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from electra.errors import DataError, suggest
+from electra.jsontext import parse_row
 from electra.tasks.files import plain_suffix, read_lines, read_text
 from electra.tasks.rows import Example, Kind, Label
 
 FORMATS = (".csv", ".tsv", ".jsonl")
 MAX_FIELD_CHARS = 1 << 24
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ def _rows(path: Path) -> Iterator[_Row]:
 
 def _csv(path: Path) -> Iterator[_Row]:
     csv.field_size_limit(MAX_FIELD_CHARS)
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    text = read_text(path)
+    reader = csv.reader((line[0] for line in _LINE.finditer(text)), strict=True)  # StringIO would hold it four times
     try:
         header = next(reader, [])
         _check_header(header, path=path)
@@ -126,13 +129,7 @@ def _jsonl(path: Path) -> Iterator[_Row]:
     for line, content in enumerate(read_lines(path), 1):
         if not content.strip():
             continue
-        try:
-            values = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise DataError(path, f"line {line} is not JSON: {error}", fix="one object a line") from error
-        if not isinstance(values, dict):
-            raise DataError(path, f"line {line} is not a JSON object", fix='one object a line: {"text": ...}')
-        yield _Row(line, values)
+        yield _Row(line, parse_row(content, where=path, number=line))
 
 
 def _check_header(header: list[str], *, path: Path) -> None:
@@ -160,7 +157,7 @@ def _text(row: _Row, column: str, *, path: Path) -> str:
     value = _value(row, column, path=path)
     if not isinstance(value, str):
         raise DataError(path, f"line {row.line}: '{column}' holds {_abbreviated(value)}, not text")
-    return value if value.isascii() else value.encode(errors="replace").decode()  # JSON can hold half a character
+    return value
 
 
 def _label(row: _Row, column: str, *, path: Path, kind: Kind, separator: str) -> Label:

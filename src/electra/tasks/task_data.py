@@ -84,7 +84,7 @@ def load_glue(task: Task, folder: Path, *, tokenizer: Tokenizer, config: Finetun
                 tests[name] = (other, split)
     return TaskData(
         task=_with_mismatched(task, examples),
-        train=encode(swapped(train) if task.unordered else train),
+        train=_both_ways(train, encode=encode) if task.unordered else encode(train),
         eval_splits=splits,
         rows={split: len(rows) for split, rows in examples.items()},
         full={split: task.official_rows[split] for split in examples},
@@ -219,6 +219,11 @@ def _question_split(questions: list[Question], windows: Windows, *, null: bool, 
         decode=lambda outputs: {one.id: one for one in answers(outputs)},
         evaluate=evaluate,
     )
+
+
+def _both_ways(examples: Sequence[Example], *, encode: Callable[[Sequence[Example]], Features]) -> Features:
+    """Pairs and the same pairs swapped: two sequences a row."""
+    return replace(encode(swapped(examples)), rows=np.tile(np.arange(len(examples)), 2))
 
 
 def _read_test(task: Task, folder: Path, split: str) -> list[Example]:

@@ -112,13 +112,15 @@ def _target(
 
 
 def _joined(windows: Sequence[_Window], *, targets: bool, skipped: tuple[str, ...]) -> Windows:
+    question = np.array([one.question for one in windows], dtype=np.int64)
     return Windows(
         features=Features(
             ids=[one.ids for one in windows],
             a_lengths=[one.a_length for one in windows],
             targets=np.array([one.target for one in windows], dtype=np.int64).reshape(-1, 3) if targets else None,
+            rows=question,
         ),
-        question=np.array([one.question for one in windows], dtype=np.int64),
+        question=question,
         spans=[one.spans for one in windows],
         max_context=[one.max_context for one in windows],
         skipped=skipped,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from electra.fsio import cache_path
+from electra.compiled_cache import cache_path, load_library, write_code
 
 SOURCES = Path(__file__).parent
 OPTIONS = (
@@ -72,26 +72,33 @@ def _compiler() -> str | None:
 def _library() -> ctypes.CDLL:
     compiler = _compiler()
     assert compiler is not None
-    path = _built(compiler)
+    path = _cached(compiler)
     _share_threads()
-    return ctypes.CDLL(str(path))
+    library = load_library(path)
+    if library is None:  # damaged, or not built yet
+        write_code(path, _built(compiler, path.parent))
+        library = load_library(path)
+    if library is None:
+        raise OSError(f"{path} cannot be loaded")
+    return library
 
 
-def _built(compiler: str) -> Path:
-    """The library for these sources, this compiler and this processor, built where it is not in the cache."""
+def _cached(compiler: str) -> Path:
+    """Where the library for these sources, this compiler and this processor is kept."""
     sources = sorted(SOURCES.glob("*.cpp"))
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
     contents = (path.read_text(encoding="utf-8") for path in (*sorted(SOURCES.glob("*.h")), *sources))
-    path = cache_path("cpp-ops", "\n".join((version, _processor(), *OPTIONS, *contents)), ".so")
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            library = Path(folder) / path.name
-            objects = _compiled(compiler, sources, Path(folder))
-            linking = [compiler, "-shared", "-fopenmp", "-o", str(library), *objects]
-            subprocess.run(linking, capture_output=True, check=True, timeout=60)
-            library.replace(path)
-    return path
+    return cache_path("cpp-ops", "\n".join((version, _processor(), *OPTIONS, *contents)), ".so")
+
+
+def _built(compiler: str, parent: Path) -> bytes:
+    """The library, compiled and linked in a folder that goes away."""
+    with tempfile.TemporaryDirectory(dir=parent) as folder:
+        library = Path(folder) / "ops.so"
+        objects = _compiled(compiler, sorted(SOURCES.glob("*.cpp")), Path(folder))
+        linking = [compiler, "-shared", "-fopenmp", "-o", str(library), *objects]
+        subprocess.run(linking, capture_output=True, check=True, timeout=60)
+        return library.read_bytes()
 
 
 def _compiled(compiler: str, sources: list[Path], folder: Path) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from electra.fsio import cache_path, write_atomic
+from electra.compiled_cache import cache_path, read_code, write_code
 
 SOURCES = Path(__file__).parent
 HEAD_SIZE = 64
@@ -90,12 +90,12 @@ def machine_code(kernel: Kernel, device: torch.device | int) -> bytes:
     major, minor = ctypes.c_int(), ctypes.c_int()
     _compiler().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     stamp = f"{architecture} {major.value}.{minor.value} {kernel.source()}"
-    # A home that cannot be read or written costs seconds at every start, and nothing else.
-    with contextlib.suppress(OSError, RuntimeError):
-        return cache_path(kernel.file, stamp, ".cubin").read_bytes()
-    code = compile_kernel(kernel, architecture)
-    with contextlib.suppress(OSError, RuntimeError):
-        write_atomic(cache_path(kernel.file, stamp, ".cubin"), code)
+    path = cache_path(kernel.file, stamp, ".cubin")
+    code = read_code(path)
+    if code is None:
+        code = compile_kernel(kernel, architecture)
+        with contextlib.suppress(OSError):  # a full disk costs seconds at every start, and nothing else
+            write_code(path, code)
     return code
 
 
