@@ -188,7 +188,7 @@ def test_promise_09_a_manifest_of_nonsense_is_damage(tmp_path: Path, listing: An
     put(tmp_path, 5)
     bad = put(tmp_path, 10)
     (bad / "manifest.json").write_text(json.dumps(listing))
-    with pytest.raises(CheckpointError, match=r"manifest.json: (cannot be read|does not list)"):
+    with pytest.raises(CheckpointError, match="manifest.json: "):
         store.verify(bad)
     assert found(tmp_path) == "step-00000005"
 

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from model_folders import SIZE, VOCAB, make_run
+from relisted import relist
 from tuned_folders import loaded, make_tuned, save
 
 from electra.batches.sequences import unpack
@@ -52,7 +53,8 @@ def test_there_and_back_is_the_same_model(kind: Kind, tmp_path: Path) -> None:
 def test_a_folder_names_no_place_and_holds_only_what_it_needs(tmp_path: Path) -> None:
     save(tmp_path / "model", "classify")
     names = {path.name for path in (tmp_path / "model").iterdir()}
-    assert names == {"task.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"}
+    tokenizer = {"vocab.txt", "tokenizer.json", "tokenizer_config.json"}
+    assert names == {"task.json", "model.safetensors", "manifest.json"} | tokenizer
     assert str(tmp_path) not in (tmp_path / "model" / "task.json").read_text()
 
 
@@ -77,6 +79,7 @@ def edit(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
         value = json.loads((folder / "task.json").read_text())
         change(value)
         write_json(folder / "task.json", value)
+        relist(folder)
 
     return apply
 
@@ -87,7 +90,7 @@ def retensor(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[Pat
         tensors = read_tensors(path)
         change(tensors)
         write_tensors(path, tensors)
-        edit(lambda value: value["sha256"].update({path.name: sha256_file(path)}))(folder)
+        relist(folder)
 
     return apply
 
@@ -103,8 +106,16 @@ def cut(name: str, size: int) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size]) and None
 
 
+def cut_and_listed(name: str, size: int) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        cut(name, size)(folder)
+        relist(folder)
+
+    return apply
+
+
 DAMAGE: list[tuple[Callable[[Path], None], str]] = [
-    (edit(lambda v: v.update(format=2)), "format 2, this version reads up to 1"),
+    (edit(lambda v: v.update(format=3)), "format 3, this version reads up to 2"),
     (edit(lambda v: v.pop("format")), "no format number"),
     (edit(lambda v: v.pop("about")), "has no 'about'"),
     (edit(lambda v: v["about"].pop("kind")), "has no 'about.kind'"),
@@ -115,15 +126,19 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (edit(lambda v: v["about"].update(length=1000)), "length is 1000"),
     (edit(lambda v: v["about"].update(scores={"accuracy": "high"})), "about.scores"),
     (edit(lambda v: v["model"].update(width=True)), "model.width"),
-    (edit(lambda v: v["model"].update(heads=7)), "7 heads"),
-    (edit(lambda v: v["model"].update(layers=0)), "model.layers is 0"),
+    (edit(lambda v: v["model"].update(heads=7)), "7 does not divide model.width"),
+    (edit(lambda v: v["model"].update(layers=0)), "model.layers: 0 is too small"),
     (edit(lambda v: v["model"].update(layers=3)), "encoder.layers.2"),
     (edit(lambda v: v.update(tokenizer="0")), "not the one that it was fine-tuned with"),
-    (cut("task.json", 40), "task.json: cannot be read"),
-    (cut("model.safetensors", 5000), "model.safetensors: cannot be read"),
-    (cut("vocab.txt", 30), "its tokenizer"),
-    (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors: cannot be read"),
-    (flip_last_byte, "sha256 differs"),
+    (cut("task.json", 40), "task.json: has 40 bytes, not the "),
+    (cut("model.safetensors", 5000), "model.safetensors: has 5000 bytes, not the "),
+    (cut("vocab.txt", 30), "vocab.txt: has 30 bytes, not the "),
+    (cut_and_listed("task.json", 40), "task.json: cannot be read"),
+    (cut_and_listed("model.safetensors", 5000), "model.safetensors: cannot be read"),
+    (cut_and_listed("vocab.txt", 30), "its tokenizer"),
+    (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors: is missing"),
+    (lambda folder: (folder / "manifest.json").unlink(), "manifest.json: is missing"),
+    (flip_last_byte, "is damaged: its sha256 is not the recorded one"),
     (retensor(lambda t: t.__delitem__("head.out.bias")), "'head.out.bias' is missing"),
     (retensor(lambda t: t.update(extra=torch.zeros(1))), "'extra' is not expected"),
     (retensor(lambda t: t.update({"head.out.bias": torch.zeros(9)})), r"\(9,\), not \(3,\)"),
@@ -137,6 +152,22 @@ def test_damage_is_one_line_that_names_the_folder(damage: Callable[[Path], None]
     with pytest.raises(CheckpointError, match=outputs) as caught:
         load_finetuned(tmp_path / "model")
     assert "\n" not in str(caught.value) and str(tmp_path / "model") in str(caught.value)
+
+
+def test_a_model_of_format_1_still_loads(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """As versions 0.1 and 0.2 wrote it: no manifest, the weights' sum in task.json."""
+    folder = tmp_path / "model"
+    save(folder, "classify")
+    (folder / "manifest.json").unlink()
+    value = json.loads((folder / "task.json").read_text())
+    digests = {"model.safetensors": sha256_file(folder / "model.safetensors")}
+    write_json(folder / "task.json", value | {"format": 1, "sha256": digests})
+    for _ in range(2):
+        assert load_finetuned(folder).about == make_tuned("classify")[1]
+    assert capfd.readouterr().err.count("it is read without being verified") == 1, "said once"
+    flip_last_byte(folder)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load_finetuned(folder)
 
 
 def test_keys_of_a_later_version_are_left_out(tmp_path: Path) -> None:

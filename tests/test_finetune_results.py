@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from electra.config.finetune import FinetuneConfig
 from electra.config.keys import flatten
 from electra.errors import DataError
-from electra.finetune.results_file import FORMAT, from_json, read_results, to_json, write_results
+from electra.finetune.results_file import FORMAT, read_results, to_json, write_results
 from electra.finetune.results_table import plain, show
 from electra.finetune.task_results import GLUE, GLUE_5, SeedScore, Suite, TaskResult
 
@@ -184,7 +184,6 @@ def test_round_trip(runs: list[tuple[float, bool]], name: str, subset: bool) -> 
             result("rte", 1.0),
         )
     )
-    assert from_json(json.loads(json.dumps(to_json(suite)))) == suite
     with tempfile.TemporaryDirectory() as folder:
         write_results(Path(folder) / "results.json", suite)
         assert read_results(Path(folder) / "results.json") == suite
@@ -200,21 +199,21 @@ def without(key: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("stored", "fragment"),
     [
-        ("", "is not JSON"),
-        ("{", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ("[]", "no format number"),
+        ("", "cannot be read as JSON"),
+        ("{", "cannot be read as JSON"),
+        ("[" * 100_000, "cannot be read as JSON"),
+        ("[]", "is not a JSON object"),
         ("{}", "no format number"),
         ({**GOOD, "format": 0}, "no format number"),
         ({**GOOD, "format": 2}, "format 2 is newer than 1"),
         ({"format": 1}, "no 'tasks'"),
-        ({"format": 1, "tasks": [3]}, "not subscriptable"),
-        ({"format": 1, "tasks": 3}, "not iterable"),
-        (without("title"), "no 'title'"),
-        (without("seeds"), "no 'seeds'"),
+        ({"format": 1, "tasks": [3]}, "has no 'tasks[0]'"),
+        ({"format": 1, "tasks": 3}, "tasks is '3', which cannot be"),
+        (without("title"), "has no 'tasks[0].title'"),
+        (without("seeds"), "has no 'tasks[0].seeds'"),
         ({**GOOD, "tasks": [{**GOOD["tasks"][0], "seeds": []}]}, "rte: a result needs a metric and a run"),
-        ({**GOOD, "tasks": [{**GOOD["tasks"][0], "title": 5}]}, "5 is not a text"),
-        ({**GOOD, "tasks": [{**GOOD["tasks"][0], "rows": 5}]}, "has no attribute 'items'"),
+        ({**GOOD, "tasks": [{**GOOD["tasks"][0], "title": 5}]}, "tasks[0].title is '5', which cannot be"),
+        ({**GOOD, "tasks": [{**GOOD["tasks"][0], "rows": 5}]}, "tasks[0].rows is '5', which cannot be"),
         ({**GOOD, "tasks": GOOD["tasks"] * 2}, "a task is there twice"),
     ],
     ids=str,
@@ -232,7 +231,7 @@ def test_promise_20_unreadable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No such file"):
         read_results(tmp_path / "none.json")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match="is not JSON"):
+    with pytest.raises(DataError, match="cannot be read as JSON"):
         read_results(tmp_path / "binary")
 
 

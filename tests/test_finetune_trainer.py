@@ -265,6 +265,17 @@ def test_a_subset_is_drawn_by_the_seed(lengths: list[int], count: int, seed: int
     assert subset(features, count, seed=seed).ids == chosen.ids
 
 
+def test_a_subset_has_all_sequences_of_its_rows() -> None:
+    """Rows 0 to 9, each of them twice: as it is and swapped."""
+    rows = np.tile(np.arange(10), 2)
+    features = replace(numbered([5] * 20), rows=rows)
+    chosen = subset(features, 4, seed=3)
+    assert chosen.rows is not None and isinstance(chosen.targets, np.ndarray)
+    assert len(chosen.ids) == 8 and len(set(chosen.rows.tolist())) == 4
+    assert rows[chosen.targets].tolist() == chosen.rows.tolist()
+    assert subset(features, 10, seed=3) is features
+
+
 def test_subsets_of_tags_and_of_other_seeds() -> None:
     features = Features(ids=[[n] for n in range(50)], a_lengths=[1] * 50, targets=[[n] for n in range(50)])
     drawn = [subset(features, 10, seed=seed) for seed in range(3)]
@@ -277,6 +288,21 @@ def test_subsets_of_tags_and_of_other_seeds() -> None:
 )
 def test_steps(rows: int, epochs: float, batch: int, steps: int) -> None:
     assert step_count(rows, epochs=epochs, batch_size=batch) == steps
+
+
+@pytest.mark.parametrize("rates", [(0.3, 0.0), (0.0, 0.3), (0.2, 0.4)])
+def test_encoder_dropout_is_fine_tunings_own(rates: tuple[float, float]) -> None:
+    """A network built with these rates, and one built without dropout whose fine-tuning sets them."""
+    features, labels = toy("classify", 16)
+    config = replace(PLAIN, encoder_dropout=rates[0], attention_dropout=rates[1])
+    built = trial(
+        tiny_base(replace(MINI, dropout=rates[0], attention_dropout=rates[1])), "classify", features, labels, config, 0
+    )
+    told = trial(tiny_base(MINI), "classify", features, labels, config, 0)
+    still = trial(tiny_base(MINI), "classify", features, labels, PLAIN, 0)
+    for one in (built, told, still):
+        trained(one)
+    assert same(weights(built), weights(told)) and not same(weights(told), weights(still))
 
 
 # On the way
@@ -384,7 +410,7 @@ def test_a_stop_can_be_continued() -> None:
     given = train_together(made, evaluate=lambda tuned: 0.0, stop=stop)
     assert next(given).steps == 2
     stop.reason = "SIGTERM"
-    with pytest.raises(Resumable, match="stopped by SIGTERM; finished seeds are saved, run the same command"):
+    with pytest.raises(Resumable, match="stopped by SIGTERM, saved; run the same command"):
         next(given)
     assert made[1].step < made[1].steps
 

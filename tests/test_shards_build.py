@@ -90,7 +90,7 @@ def test_promise_01_same_bytes_with_1_and_3_workers(tmp_path: Path) -> None:
     for part in ("3/3", "1/3", "2/3"):
         prepare([str(folder)], out=tmp_path / "machines", options=SMALL, workers=1, worker=part)
     one = corpora.digests(tmp_path / "one")
-    assert len(one) == 3 + 3 + 3 + 1
+    assert len(one) == 3 + 3 + 2 + 2
     assert one == corpora.digests(tmp_path / "three") == corpora.digests(tmp_path / "machines")
     assert json.loads((tmp_path / "one" / "data.json").read_text())["counters"]["dropped_duplicate"] == 100
 
@@ -159,6 +159,52 @@ def test_a_mended_source_continues_where_it_can(tmp_path: Path) -> None:
     assert corpora.digests(out) == corpora.digests(tmp_path / "fresh")
 
 
+@pytest.mark.parametrize("worker", [None, "1/1", "1/2"])
+def test_defect_a_corrected_command_may_use_the_folder_of_a_failed_one(tmp_path: Path, worker: str | None) -> None:
+    """Finished units of the good file kept the folder for the wrong column."""
+    good, rows = corpora.write_corpus(tmp_path / "a.txt", 600), tmp_path / "b.jsonl"
+    rows.write_text("".join(json.dumps({"body": "\n".join(lines)}) + "\n" for lines in corpora.documents(50, "b")))
+    sources, out = [str(good), str(rows)], tmp_path / "data"
+    vocab = corpora.write_vocab(tmp_path / "v.txt")
+    with pytest.raises(DataError, match="no column 'text'; found body"):
+        prepare(sources, out=out, vocab=vocab, workers=1, worker=worker)
+    right = PrepareOptions(text_column="body")
+    result = prepare(sources, out=out, vocab=vocab, options=right, workers=1)
+    assert result.manifest is not None
+    prepare(sources, out=tmp_path / "fresh", vocab=vocab, options=right)
+    assert corpora.digests(out) == corpora.digests(tmp_path / "fresh")
+
+
+def test_defect_a_corpus_without_text_does_not_claim_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("...\n\n!\n")
+    vocab, good = corpora.write_vocab(tmp_path / "v.txt"), corpora.write_corpus(tmp_path / "a.txt", 60)
+    with pytest.raises(DataError, match="no document is left"):
+        prepare([str(tmp_path / "empty.txt")], out=tmp_path / "data", vocab=vocab)
+    assert prepare([str(good)], out=tmp_path / "data", vocab=vocab).manifest is not None
+
+
+def test_a_failed_command_with_another_vocabulary_size_leaves_no_vocabulary_behind(tmp_path: Path) -> None:
+    good, bad = corpora.write_corpus(tmp_path / "a.txt", 600), tmp_path / "b.jsonl"
+    bad.write_text('{"text": 5}\n')
+    held = [str(bad)]
+    with pytest.raises(DataError, match="'text' is not a text"):
+        prepare([str(good)], held_out=held, out=tmp_path / "data", options=SMALL, workers=1)
+    prepare([str(good)], out=tmp_path / "data", options=PrepareOptions(vocab_size=200), workers=1)
+    assert open_data(tmp_path / "data").vocab_size == 200
+
+
+def test_a_failing_worker_does_not_take_the_folder_from_the_others(tmp_path: Path) -> None:
+    path, out = corpora.write_corpus(tmp_path / "a.txt", 600), tmp_path / "data"
+    vocab, bad = corpora.write_vocab(tmp_path / "v.txt"), tmp_path / "b.txt"
+    bad.write_bytes(b"caf\xe9 noir\n")
+    sources = [str(bad), str(path)]
+    (out / ".work").mkdir(parents=True)
+    with lock(out / ".work", number=1, total=2), pytest.raises(DataError, match="not valid UTF-8"):
+        prepare(sources, out=out, vocab=vocab, workers=1, worker="1/2")
+    with pytest.raises(ConfigError, match="min_chars: 5 -> 9"):
+        prepare(sources, out=out, vocab=vocab, options=PrepareOptions(min_chars=9), workers=1)
+
+
 def test_promise_20_other_folders_are_left_alone(tmp_path: Path) -> None:
     path = corpora.write_corpus(tmp_path / "text" / "a.txt", 20)
     with pytest.raises(ConfigError, match="is not empty and holds no prepared data"):
@@ -212,7 +258,7 @@ def test_there_is_always_a_held_out_split(tmp_path: Path, count: int) -> None:
 
 def test_promise_20_one_document_cannot_be_split(tmp_path: Path) -> None:
     path = corpora.write_corpus(tmp_path / "a.txt", 1)
-    with pytest.raises(DataError, match="one document cannot be split"):
+    with pytest.raises(DataError, match=r"one document of \d+ tokens cannot be split"):
         prepare([str(path)], out=tmp_path / "data", options=SMALL)
 
 

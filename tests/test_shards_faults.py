@@ -23,7 +23,8 @@ from electra.shards.build import prepare
 from electra.shards.dataset import open_data
 from electra.shards.finalise import finalise
 from electra.shards.options import PrepareOptions
-from electra.tokenizer.codec import Tokenizer, read_vocab
+from electra.tokenizer.codec import Tokenizer
+from electra.tokenizer.vocabulary import read_vocab
 
 ROOT = Path(__file__).parents[1]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -113,7 +114,7 @@ def test_promise_08_death_at_every_seam_of_the_commit(
 
     deaths = 0
     for attempt in range(1000):
-        left = 3 + attempt * 7
+        left = 3 + attempt * 5
 
         def die(name: str) -> None:
             nonlocal left

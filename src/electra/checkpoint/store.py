@@ -18,12 +18,13 @@ from torch import Size, Tensor
 
 from electra.checkpoint.tensors import read_tensors, write_tensors
 from electra.errors import CheckpointError
-from electra.fsio import commit_dir, read_json, remove_leftovers, safe_join, seam, sha256_file, write_json
+from electra.fsio import read_object, remove_leftovers, seam, write_json
+from electra.manifest import FILE, commit_folder, read_manifest
 from electra.progress import say
 
-FORMAT = 1
 FOLDER = "checkpoints"
-FILES = {"model.safetensors", "optimizer.safetensors", "state.json"}
+STATE = "state.json"
+FILES = {"model.safetensors", "optimizer.safetensors", STATE}
 
 
 class NewerFormat(CheckpointError):
@@ -39,27 +40,29 @@ def step_of(checkpoint: Path) -> int:
 
 
 def save(run: Path, *, step: int, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any], keep: int) -> Path:
-    """Commit a checkpoint, then remove all but the newest `keep`."""
+    """Commit a checkpoint, then remove all but the newest `keep`.
+
+    `tensors` are groups by name: `model` is one file, all others are another.
+    """
     target = checkpoint_path(run, step)
     try:
         if target.exists():
             if _whole(target):
                 return target
             set_aside(target)
-        with commit_dir(target) as aside:
+        with commit_folder(target, step=step) as aside:
             write_tensors(aside / "model.safetensors", tensors["model"])
             seam("model-written")
-            moments = {f"{group}.{name}": t for group in ("average", "square") for name, t in tensors[group].items()}
-            write_tensors(aside / "optimizer.safetensors", moments)
+            others = {f"{group}.{name}": t for group, named in tensors.items() for name, t in named.items()}
+            of_model = {f"model.{name}" for name in tensors["model"]}
+            write_tensors(aside / "optimizer.safetensors", {n: t for n, t in others.items() if n not in of_model})
             seam("optimizer-written")
-            write_json(aside / "state.json", state)
-            files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256_file(p)} for p in sorted(aside.iterdir())}
-            write_json(aside / "manifest.json", {"format": FORMAT, "step": step, "files": files})
+            write_json(aside / STATE, state)
     except OSError as error:
         raise CheckpointError(
             target, f"could not be saved: {error.strerror or error}", fix="the checkpoint before it is untouched"
         ) from error
-    upto = [path for path in _steps(run) if path.name <= target.name]  # a later one here is damaged: not ours to count
+    upto = [path for path in steps(run) if path.name <= target.name]  # a later one here is damaged: not ours to count
     for old in upto[: -max(1, keep)]:
         seam("before-removal")
         shutil.rmtree(old, ignore_errors=True)
@@ -68,38 +71,17 @@ def save(run: Path, *, step: int, tensors: dict[str, dict[str, Tensor]], state: 
 
 def verify(checkpoint: Path) -> None:
     """Raise `CheckpointError` naming what is wrong with a checkpoint, if anything is."""
-    manifest = checkpoint / "manifest.json"
-    try:
-        listing = read_json(manifest)
-        version = int(listing["format"])
-        if version > FORMAT:
-            raise NewerFormat(
-                manifest, f"format {version} is newer than this program's {FORMAT}", fix="upgrade electra"
-            )
-        files = {
-            safe_join(checkpoint, name): (int(facts["bytes"]), facts["sha256"])
-            for name, facts in listing["files"].items()
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(manifest, f"cannot be read: {error}") from error
-    for name in sorted(FILES - {path.name for path in files}):
-        raise CheckpointError(manifest, f"does not list {name}")
-    for path, (size, digest) in files.items():
-        try:
-            found = path.stat().st_size
-            if found != size:
-                raise CheckpointError(path, f"has {found} bytes, not {size}")
-            if sha256_file(path) != digest:
-                raise CheckpointError(path, "is damaged: its sha256 differs from the manifest's")
-        except FileNotFoundError:
-            raise CheckpointError(path, "is missing") from None
-        except OSError as error:
-            raise CheckpointError(path, f"cannot be read: {error.strerror or error}") from error
+    manifest = read_manifest(checkpoint, newer=NewerFormat)
+    if manifest is None:
+        raise CheckpointError(checkpoint / FILE, "is missing")
+    for name in sorted(FILES - manifest.files.keys()):
+        raise CheckpointError(checkpoint / FILE, f"does not list {name}")
+    manifest.verify()
 
 
 def latest(run: Path) -> Path | None:
     """The newest checkpoint that verifies; damaged ones are named, skipped and left alone."""
-    for path in reversed(_steps(run)):
+    for path in reversed(steps(run)):
         try:
             verify(path)
         except NewerFormat:
@@ -114,11 +96,11 @@ def latest(run: Path) -> Path | None:
 def latest_for_training(run: Path) -> Path | None:
     """The checkpoint to go on from, with damaged later ones put out of the way; refused where all are damaged."""
     found = latest(run)
-    steps = _steps(run)
-    if found is None and steps:
-        reason = f"none of its {len(steps)} checkpoints can be used"
+    present = steps(run)
+    if found is None and present:
+        reason = f"none of its {len(present)} checkpoints can be used"
         raise CheckpointError(run / FOLDER, reason, fix="move the folder away to start from the beginning")
-    for path in steps:
+    for path in present:
         if found is not None and path.name > found.name:
             set_aside(path)
     return found
@@ -136,12 +118,10 @@ def load(
         names = expect.keys() if trained is None else trained
         both = {f"{group}.{name}": expect[name] for group in ("average", "square") for name in names}
     groups: dict[str, dict[str, Tensor]] = {"model": read_tensors(checkpoint / "model.safetensors", expect=expect)}
-    moments = read_tensors(checkpoint / "optimizer.safetensors", expect=both)
-    for group in ("average", "square"):
-        groups[group] = {
-            name.removeprefix(f"{group}."): t for name, t in moments.items() if name.startswith(f"{group}.")
-        }
-    return groups, read_json(checkpoint / "state.json")
+    for full, tensor in read_tensors(checkpoint / "optimizer.safetensors", expect=both).items():
+        group, _, name = full.partition(".")
+        groups.setdefault(group, {})[name] = tensor
+    return groups, read_object(checkpoint / STATE, error=CheckpointError)
 
 
 def clean(run: Path) -> None:
@@ -170,5 +150,6 @@ def _whole(checkpoint: Path) -> bool:
     return True
 
 
-def _steps(run: Path) -> list[Path]:
+def steps(run: Path) -> list[Path]:
+    """The checkpoints of a run, whole or not, the newest last."""
     return sorted(p for p in (run / FOLDER).glob("step-*") if p.is_dir() and p.name[5:].isdecimal())

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+import contextlib
+import math
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from electra import hardware
 from electra.errors import CheckpointError
+from electra.fsio import open_file
+
+FP32_BYTES = 4
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -24,22 +31,62 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     path.chmod(mode)
 
 
-def read_tensors(path: Path, *, expect: dict[str, torch.Size] | None = None) -> dict[str, Tensor]:
-    """The tensors of a file; with `expect`, exactly those names and shapes or an error that names the difference."""
+def read_tensors(
+    path: Path, *, expect: Mapping[str, Sequence[int]] | None = None, only: Container[str] | None = None
+) -> dict[str, Tensor]:
+    """The tensors of a file, all or those named in `only`, refused where memory cannot hold them.
+
+    With `expect`, exactly those names and shapes, or an error that names the difference. Nothing is read before that.
+    """
+    with _opened(path) as source:
+        shapes = {name: source.get_slice(name).get_shape() for name in source.keys()}  # noqa: SIM118
+        if expect is not None:
+            _check_shapes(path, shapes, expect)
+        wanted = [name for name in shapes if only is None or name in only]
+        require_memory(sum(math.prod(shapes[name]) for name in wanted), where=path)
+        return {name: source.get_tensor(name) for name in wanted}
+
+
+def tensor_names(path: Path) -> list[str]:
+    """The names of a file's tensors; nothing else is read."""
+    with _opened(path) as source:
+        return list(source.keys())
+
+
+def require_memory(parameters: int, *, where: object) -> None:
+    """Refuse more fp32 numbers than this machine's memory holds."""
+    memory = hardware.memory_bytes()
+    if memory is not None and parameters * FP32_BYTES > memory:
+        reason = f"has {parameters:,} parameters, {parameters * FP32_BYTES / 2**30:,.0f} GiB"
+        raise CheckpointError(where, f"{reason}, and this machine has {memory / 2**30:,.0f} GiB of memory")
+
+
+def require_finite(tensors: Mapping[str, Tensor], *, where: object) -> None:
+    """Refuse weights with NaN or infinity, from which nothing can be computed."""
+    for name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            reason = f"{name} holds NaN or infinity"
+            raise CheckpointError(where, reason, fix="take an earlier checkpoint, or fetch the model again")
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
+        open_file(path).close()  # a FIFO would be waited for
         with safe_open(path, framework="pt") as source:
-            tensors = {name: source.get_tensor(name) for name in source.keys()}  # noqa: SIM118
+            yield source
     except (SafetensorError, OSError) as error:
         raise CheckpointError(path, f"cannot be read: {error}") from error
-    if expect is not None:
-        if lost := _lost_parts(expect.keys(), tensors.keys()):
-            raise CheckpointError(path, f"has no {' and no '.join(lost)}")
-        for name in sorted(expect.keys() ^ tensors.keys()):
-            raise CheckpointError(path, f"tensor {name!r} is {'missing' if name in expect else 'not expected'}")
-        for name, shape in expect.items():
-            if tensors[name].shape != shape:
-                raise CheckpointError(path, f"tensor {name!r} is {tuple(tensors[name].shape)}, not {tuple(shape)}")
-    return tensors
+
+
+def _check_shapes(path: Path, found: Mapping[str, Sequence[int]], expect: Mapping[str, Sequence[int]]) -> None:
+    if lost := _lost_parts(expect.keys(), found.keys()):
+        raise CheckpointError(path, f"has no {' and no '.join(lost)}")
+    for name in sorted(expect.keys() ^ found.keys()):
+        raise CheckpointError(path, f"tensor {name!r} is {'missing' if name in expect else 'not expected'}")
+    for name, shape in expect.items():
+        if tuple(found[name]) != tuple(shape):
+            raise CheckpointError(path, f"tensor {name!r} is {tuple(found[name])}, not {tuple(shape)}")
 
 
 def _lost_parts(expected: Set[str], found: Set[str]) -> list[str]:

@@ -30,10 +30,13 @@ def step_count(rows: int, *, epochs: float, batch_size: int) -> int:
 
 
 def subset(features: Features, count: int, *, seed: int) -> Features:
-    """`count` sequences drawn by the seed, or all of them where there are not more (or `count` is 0)."""
-    if not 0 < count < len(features.ids):
+    """All sequences of `count` rows drawn by the seed, or of all rows where there are not more (or `count` is 0)."""
+    row_of = np.arange(len(features.ids)) if features.rows is None else features.rows
+    rows = np.unique(row_of)
+    if not 0 < count < len(rows):
         return features
-    chosen = np.sort(permutation(len(features.ids), seed=seed, epoch=SUBSET_EPOCH)[:count])
+    drawn = rows[permutation(len(rows), seed=seed, epoch=SUBSET_EPOCH)[:count]]
+    chosen = np.flatnonzero(np.isin(row_of, drawn))
     targets = features.targets
     return Features(
         ids=[features.ids[i] for i in chosen],
@@ -43,13 +46,24 @@ def subset(features: Features, count: int, *, seed: int) -> Features:
         else None
         if targets is None
         else targets[chosen],
+        rows=None if features.rows is None else features.rows[chosen],
     )
 
 
 def batches(
-    features: Features, *, steps: int, batch_size: int, seed: int, pad_id: int, grain: int, positions: int
+    features: Features,
+    *,
+    steps: int,
+    batch_size: int,
+    seed: int,
+    pad_id: int,
+    grain: int,
+    positions: int,
+    first: int = 0,
 ) -> Iterator[Batch]:
     """`steps` batches of exactly `batch_size` rows, epoch after epoch over the features, without leaving rows out.
+
+    The batches before number `first` are passed over.
 
     Rows of a few batches of one epoch are sorted by length together, so a batch holds little padding; lengths are
     multiples of `grain`. Each visit of a row has a dropout key of its own. A run of fewer steps has the first batches
@@ -67,7 +81,9 @@ def batches(
         drawn = [next(visits) for _ in range(count * batch_size)]
         samples, keys = np.array([one[0] for one in drawn]), np.array([one[1] for one in drawn], np.int32)
         by_length = np.argsort(sizes[samples], kind="stable").reshape(count, batch_size)
-        for number in permutation(count, seed=seed, epoch=~step)[: steps - step]:
+        for place, number in enumerate(permutation(count, seed=seed, epoch=~step)[: steps - step]):
+            if step + place < first:
+                continue
             picked = by_length[number]
             rows = pack(sequences, samples[picked], pad_id=pad_id, grain=grain, positions=positions, keys=keys[picked])
             yield Batch(rows=rows, targets=targets_of(features, samples[picked], length=rows.shape[1] - EXTRA_COLUMNS))

@@ -11,10 +11,11 @@ import torch
 from electra import __version__
 from electra.errors import CheckpointError, ConfigError
 from electra.finetune.model_folder import FinetunedModel, is_finetuned, load_finetuned
-from electra.fsio import commit_dir, read_json, write_atomic, write_json
+from electra.fsio import read_json, write_atomic, write_json
 from electra.interop import huggingface, names, settings
 from electra.interop.names import Part, Tensors
 from electra.interop.transfer import export_model, require_free
+from electra.manifest import commit_folder
 from electra.model.encoder import discriminator_shape
 from electra.tokenizer.codec import CONFIG_FILE
 
@@ -57,7 +58,7 @@ def export_finetuned(path: Path, out: Path) -> Exported:
     table = names.translation(discriminator_shape(loaded.config), None)
     tensors = names.to_transformers(own, table) | head
     values = _settings(loaded)
-    with commit_dir(out) as aside:
+    with commit_folder(out) as aside:
         huggingface.write_files(aside, values, tensors)
         loaded.tokenizer.save(aside)
         # [SEP] written in a text is three ordinary tokens, as in training.

@@ -1,4 +1,4 @@
-"""A fine-tuned model as a folder: task.json, model.safetensors and the tokenizer's files.
+"""A fine-tuned model as a folder: task.json, model.safetensors, the tokenizer's files and manifest.json.
 
 A fine-tuning run holds one such folder a seed (`seed-0`, `seed-1`, ...). Loading the run loads the seed with the
 median score, which is the score that is reported.
@@ -9,24 +9,29 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from electra.checkpoint.tensors import read_tensors, write_tensors
+from electra.checkpoint.tensors import read_tensors, require_finite, write_tensors
 from electra.config.schema import ModelConfig
 from electra.errors import CheckpointError, DataError
 from electra.finetune.task_model import HeadSpec, TaskModel
-from electra.fsio import commit_dir, read_json, sha256_file, write_json
+from electra.fsio import read_object, sha256_file, write_json
 from electra.interop.network import Network
+from electra.interop.settings import check_sizes
+from electra.manifest import FILE as MANIFEST
+from electra.manifest import Manifest, commit_folder, read_manifest, read_or_say
 from electra.ops.dispatch import Kernels, host_ops
+from electra.records import read_record
 from electra.tasks.rows import Kind
-from electra.tokenizer.codec import Tokenizer
+from electra.tokenizer.codec import CONFIG_FILE, TOKENIZER_FILE, VOCAB_FILE, Tokenizer
 
-FORMAT = 1
+FORMAT = 2
+"""Of task.json: from 2 on, the folder has a manifest."""
 TASK_FILE, WEIGHTS_FILE = "task.json", "model.safetensors"
 _SEED = re.compile(r"seed-(\d+)")
 _ACCEPTED = "give a run folder of electra finetune or one of its seed-N folders"
@@ -67,6 +72,8 @@ class About:
     """Name of the model that was fine-tuned."""
     pretrained_length: int = 0
     """The longest sequence in pre-training; 0 where it is not known."""
+    trained_length: int = 0
+    """The longest sequence in pre-training and fine-tuning; 0 where it is not known."""
     kernels: Kernels = "auto"
     """Which ops it was fine-tuned by, and predicts by."""
 
@@ -101,29 +108,44 @@ def save_finetuned(
     """Write a new model folder; `weights` by the network's names where its own are not the fp32 ones."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(out, "exists already", fix="choose a new folder")
+    with commit_folder(out) as aside:
+        write_model(aside, network, tokenizer=tokenizer, config=config, about=about, weights=weights)
+
+
+def write_model(
+    folder: Path,
+    network: TaskModel,
+    *,
+    tokenizer: Tokenizer,
+    config: ModelConfig,
+    about: About,
+    weights: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Put a model's files into a folder that gets its manifest from the caller."""
     own = dict(network.named_parameters()) if weights is None else weights
     tensors = {name: own[name].detach().to(torch.float32) for name, _ in network.named_parameters()}
-    with commit_dir(out) as aside:
-        write_tensors(aside / WEIGHTS_FILE, tensors)
-        tokenizer.save(aside)
-        values = asdict(about)
-        values["scores"] = {name: value if math.isfinite(value) else None for name, value in about.scores.items()}
-        described = {
-            "format": FORMAT,
-            "about": values,
-            "model": asdict(config),
-            "tokenizer": tokenizer.fingerprint,
-            "sha256": {WEIGHTS_FILE: sha256_file(aside / WEIGHTS_FILE)},
-        }
-        write_json(aside / TASK_FILE, described)
+    write_tensors(folder / WEIGHTS_FILE, tensors)
+    tokenizer.save(folder)
+    described = {
+        "format": FORMAT,
+        "about": asdict(about),
+        "model": asdict(config),
+        "tokenizer": tokenizer.fingerprint,
+    }
+    write_json(folder / TASK_FILE, described)
 
 
 def load_finetuned(folder: Path) -> FinetunedModel:
     """The model of a folder, or of a whole fine-tuning run: then the seed of the median score."""
     path = model_folder(folder)
     described = _described(path)
-    about, config = _about(path, described), _read(ModelConfig, described, "model", where=path / TASK_FILE)
-    _check_sizes(config, about, where=path / TASK_FILE)
+    about, where = _about(path, described), path / TASK_FILE
+    config = read_record(ModelConfig, described.get("model"), key="model", where=where, error=CheckpointError)
+    _check_sizes(config, about, where=where)
+    sums = _sums(path, described)
+    if sums is not None:
+        tokenizers = (name for name in (VOCAB_FILE, TOKENIZER_FILE, CONFIG_FILE) if name in sums.files)
+        sums.verify(WEIGHTS_FILE, *tokenizers)
     try:
         tokenizer = Tokenizer.load(path)
     except DataError as error:
@@ -137,9 +159,7 @@ def load_finetuned(folder: Path) -> FinetunedModel:
         network = TaskModel(parts.embeddings, parts.encoder, spec, ops=ops)
     expected = {name: parameter.shape for name, parameter in network.named_parameters()}
     tensors = read_tensors(path / WEIGHTS_FILE, expect=expected)
-    digests = described.get("sha256")
-    if not isinstance(digests, dict) or digests.get(WEIGHTS_FILE) != sha256_file(path / WEIGHTS_FILE):
-        raise CheckpointError(path / WEIGHTS_FILE, "is damaged: its sha256 differs", fix="copy it again")
+    require_finite(tensors, where=path / WEIGHTS_FILE)
     network.load_state_dict({name: tensor.to(torch.float32) for name, tensor in tensors.items()}, assign=True)
     return FinetunedModel(network=network.eval(), tokenizer=tokenizer, config=config, about=about, path=path)
 
@@ -173,70 +193,49 @@ def _seeds(folder: Path) -> list[Path]:
     return sorted((path for path in found if (path / TASK_FILE).is_file()), key=lambda path: int(found[path][1]))
 
 
+def _sums(path: Path, described: dict[str, Any]) -> Manifest | None:
+    """The sums of a model's files; before format 2 only the weights' own, in task.json."""
+    sums = read_manifest(path)
+    if sums is not None:
+        return sums
+    if described["format"] > 1:
+        raise CheckpointError(path / MANIFEST, "is missing", fix="copy the folder again")
+    digests = described.get("sha256")
+    digest = str(digests.get(WEIGHTS_FILE)) if isinstance(digests, dict) else ""
+    if digest != sha256_file(path / WEIGHTS_FILE):
+        raise CheckpointError(
+            path / WEIGHTS_FILE, "is damaged: its sha256 is not the recorded one", fix="copy it again"
+        )
+    return read_or_say(path)
+
+
 def _described(path: Path) -> dict[str, Any]:
     where = path / TASK_FILE
-    try:
-        value = read_json(where)
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(where, f"cannot be read: {error}") from error
-    version = value.get("format") if isinstance(value, dict) else None
+    if (sums := read_manifest(path)) is not None:
+        sums.verify(TASK_FILE)
+    value = read_object(where, error=CheckpointError, fix=_ACCEPTED)
+    version = value.get("format")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise CheckpointError(where, "has no format number", fix=_ACCEPTED)
     if version > FORMAT:
         reason = f"is of format {version}, this version reads up to {FORMAT}"
         raise CheckpointError(where, reason, fix="update electra")
-    assert isinstance(value, dict)
     return value
 
 
 def _about(path: Path, described: dict[str, Any]) -> About:
-    return _read(About, described, "about", where=path / TASK_FILE)
+    return read_record(About, described.get("about"), key="about", where=path / TASK_FILE, error=CheckpointError)
 
 
 def _check_sizes(config: ModelConfig, about: About, *, where: Path) -> None:
-    sizes = {name: value for name, value in asdict(config).items() if isinstance(value, int)}
-    if low := next((name for name, value in sizes.items() if value < 1), None):
-        raise CheckpointError(where, f"model.{low} is {sizes[low]}, which is too small")
-    if config.width % config.heads:
-        raise CheckpointError(where, f"{config.heads} heads do not divide the width {config.width}")
+    check_sizes(config, where)
+    if not 0 <= about.dropout < 1:
+        raise CheckpointError(where, f"dropout is {about.dropout}, not from 0 and below 1")
+    if about.scale <= 0:
+        raise CheckpointError(where, f"scale is {about.scale}, not above 0")
+    if min(about.max_query, about.doc_stride, about.beam, about.n_best, about.max_answer) < 1:
+        raise CheckpointError(where, "a setting for questions is below 1")
     if not 5 <= about.length <= config.positions:
         raise CheckpointError(where, f"length is {about.length}, the model has {config.positions} positions")
     if about.kind in ("classify", "multilabel", "tag") and not about.labels:
         raise CheckpointError(where, f"has no labels, which '{about.kind}' needs")
-
-
-Read = TypeVar("Read", About, ModelConfig)
-
-
-def _read(cls: type[Read], described: dict[str, Any], key: str, *, where: Path) -> Read:
-    """The dataclass in one part of task.json; keys of a later version are left out."""
-    values = described.get(key)
-    if not isinstance(values, dict):
-        raise CheckpointError(where, f"has no '{key}'")
-    hints = get_type_hints(cls)
-    read: dict[str, Any] = {}
-    for one in fields(cls):
-        if one.name in values:
-            read[one.name] = _typed(values[one.name], hints[one.name], f"{key}.{one.name}", where=where)
-        elif one.default is MISSING and one.default_factory is MISSING:
-            raise CheckpointError(where, f"has no '{key}.{one.name}'")
-    return cls(**read)
-
-
-def _typed(value: Any, kind: Any, name: str, *, where: Path) -> Any:
-    whole, number = type(value) is int, type(value) in (int, float)
-    if kind in (Kind, Kernels):
-        fits = value in get_args(kind)
-    elif kind == tuple[str, ...]:
-        fits = isinstance(value, list) and all(isinstance(part, str) for part in value)
-        value = tuple(value) if fits else value
-    elif kind == dict[str, float]:
-        fits = isinstance(value, dict) and all(part is None or type(part) in (int, float) for part in value.values())
-        value = {one: math.nan if part is None else float(part) for one, part in value.items()} if fits else value
-    elif kind == float | None:
-        fits = value is None or number
-    else:
-        fits = {int: whole, float: number, bool: isinstance(value, bool), str: isinstance(value, str)}[kind]
-    if not fits:
-        raise CheckpointError(where, f"{name} is {str(value)[:40]!r}, which cannot be")
-    return value

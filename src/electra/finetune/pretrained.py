@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -95,6 +96,19 @@ def settings_for(base: Pretrained, task: str, *, kind: Kind) -> FinetuneConfig:
     stride = min(config.doc_stride, max(1, base.length // SHORT_STRIDE))
     query = min(config.max_query, base.length // 2)
     return replace(config, length=base.length, doc_stride=stride, max_query=query)
+
+
+def untrained_positions(base: Pretrained, sequences: Sequence[Sequence[int]], *, what: str) -> str:
+    """A warning where sequences are longer than those of pre-training, or an empty string."""
+    longest = max(map(len, sequences), default=0)
+    if longest <= base.length:
+        return ""
+    count = sum(len(ids) > base.length for ids in sequences)
+    return (
+        f"warning: {count:,} of {len(sequences):,} {what} are longer than the {base.length} tokens that {base.name} was"
+        f" pre-trained on: positions {base.length + 1} to {longest} start untrained"
+        f" (length={base.length} cuts them; pre-training with data.length={longest} trains them)"
+    )
 
 
 def check_length(base: Pretrained, length: int) -> None:

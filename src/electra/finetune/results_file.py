@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from electra.errors import DataError
-from electra.finetune.task_results import SeedScore, Suite, TaskResult
-from electra.fsio import read_json, write_json
+from electra.finetune.task_results import Suite, TaskResult
+from electra.fsio import json_bytes, read_object
+from electra.manifest import commit_files, read_manifest
 from electra.metrics.spread import Summary
+from electra.records import read_record
 
 FORMAT = 1
+_FIX = "give the results.json of a fine-tuning run"
 
 
 def write_results(path: Path, suite: Suite) -> None:
-    """Put the suite at `path`, with every summary and average written out for other readers."""
-    write_json(path, to_json(suite))
+    """Put the suite at `path`, with every summary and average written out for other readers, and its sum beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    commit_files(path.parent, {path.name: json_bytes(to_json(suite))})
 
 
 def read_results(path: Path) -> Suite:
-    """The suite in a `results.json`; DataError for anything else."""
-    try:
-        return from_json(read_json(path))
-    except OSError as error:
-        raise DataError(path, error.strerror or "cannot be read", fix="give a results.json") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise DataError(path, "is not JSON", fix="give a results.json") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = f"no {error.args[0]!r}" if isinstance(error, KeyError) else str(error)
-        raise DataError(path, f"is not a results.json: {reason}", fix="run electra evaluate again") from error
+    """The suite in a `results.json`, its summaries and averages computed again; DataError for anything else."""
+    if path.is_file() and (sums := read_manifest(path.parent, error=DataError)) and path.name in sums.files:
+        sums.verify(path.name)
+    value = read_object(path, fix=_FIX)
+    version = value.get("format")
+    if not isinstance(version, int) or version < 1:
+        raise DataError(path, "is not a results.json: no format number", fix=_FIX)
+    if version > FORMAT:
+        raise DataError(path, f"format {version} is newer than {FORMAT}", fix="update electra")
+    return Suite(results=read_record(_Stored, value, where=path, fix=_FIX).tasks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Stored:
+    """The part of the file that is read."""
+
+    tasks: tuple[TaskResult, ...]
+
+    def __post_init__(self) -> None:
+        Suite(results=self.tasks)  # refuses a task that is there twice
 
 
 def to_json(suite: Suite) -> dict[str, Any]:
@@ -52,15 +65,6 @@ def to_json(suite: Suite) -> dict[str, Any]:
             for average in suite.averages
         ],
     }
-
-
-def from_json(value: Any) -> Suite:
-    """The suite that `to_json` wrote; summaries and averages are computed again, not read."""
-    if not isinstance(value, dict) or not isinstance(value.get("format"), int) or value["format"] < 1:
-        raise ValueError("no format number")
-    if value["format"] > FORMAT:
-        raise ValueError(f"format {value['format']} is newer than {FORMAT}, the last this version knows")
-    return Suite(results=tuple(_task_from(entry) for entry in value["tasks"]))
 
 
 def _task_json(result: TaskResult) -> dict[str, Any]:
@@ -92,35 +96,6 @@ def _task_json(result: TaskResult) -> dict[str, Any]:
 def _summary_json(summary: Summary) -> dict[str, Any]:
     names = ("n", "median", "mean", "std", "min", "max")
     return {name: _number(getattr(summary, name)) for name in names}
-
-
-def _task_from(entry: Mapping[str, Any]) -> TaskResult:
-    return TaskResult(
-        task=_text(entry["task"]),
-        title=_text(entry["title"]),
-        model=_text(entry["model"]),
-        metrics=tuple(_text(name) for name in entry["metrics"]),
-        seeds=tuple(
-            SeedScore(
-                seed=int(run["seed"]),
-                scores={name: math.nan if score is None else float(score) for name, score in run["scores"].items()},
-                stuck=bool(run["stuck"]),
-                seconds=float(run["seconds"]),
-                steps=int(run["steps"]),
-            )
-            for run in entry["seeds"]
-        ),
-        rows={split: int(rows) for split, rows in entry["rows"].items()},
-        full={split: int(rows) for split, rows in entry["full"].items()},
-        note=_text(entry["note"]),
-        config=dict(entry["config"]),
-    )
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a text")
-    return value
 
 
 def _number(value: float) -> float | None:

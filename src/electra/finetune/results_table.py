@@ -6,6 +6,7 @@ import math
 import sys
 
 from electra.finetune.task_results import Suite, TaskResult
+from electra.terminal import visible
 
 _LEFT = 3  # columns of text before those of numbers
 
@@ -13,7 +14,7 @@ _LEFT = 3  # columns of text before those of numbers
 def show(suite: Suite) -> None:
     """Print the table on stdout: drawn on a terminal, plain lines elsewhere."""
     if not sys.stdout.isatty():
-        print(plain(suite))
+        print(visible(plain(suite)))
         return
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -25,11 +26,11 @@ def show(suite: Suite) -> None:
     for number, name in enumerate(header):
         drawn.add_column(name, justify="left" if number < _LEFT else "right", no_wrap=number != _LEFT - 1)
     for row in body:
-        drawn.add_row(*(Text(cell) for cell in row))
+        drawn.add_row(*(Text(visible(cell)) for cell in row))
     console = Console()
     console.print(drawn)
     for line in footer(suite):
-        console.print(Text(line), soft_wrap=True)
+        console.print(Text(visible(line)), soft_wrap=True)
 
 
 def plain(suite: Suite) -> str:

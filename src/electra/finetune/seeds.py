@@ -16,6 +16,7 @@ from electra.finetune.head_outputs import head_outputs
 from electra.finetune.pretrained import Pretrained, check_length
 from electra.finetune.task_model import HeadSpec, TaskModel
 from electra.finetune.trainer import Curve, Evaluate, Trial, train_together
+from electra.finetune.unfinished import Unfinished
 from electra.tasks.rows import Features, HeadOutputs
 from electra.tasks.task_data import Predictions, TaskData
 from electra.train.interrupt import Stop
@@ -57,11 +58,13 @@ def run_seeds(
     seeds: Sequence[int],
     stop: Stop,
     together: int = 0,
+    unfinished: Unfinished | None = None,
     on_step: Callable[[int, int, float], None] = lambda done, total, loss: None,
 ) -> Iterator[SeedRun]:
     """Fine-tune from `base` once a seed, `together` at a time (0: as many as pay off), and give each when it is done.
 
-    `on_step` is called with the steps done and the steps in all, over all seeds, and a recent loss.
+    `on_step` is called with the steps done and the steps in all, over all seeds, and a recent loss. Seeds go on from
+    what `unfinished` holds of them, and are saved there.
     """
     check_length(base, config.length)
     device = device_of(config)
@@ -85,12 +88,16 @@ def run_seeds(
             )
             for seed in seeds[first : first + size]
         ]
+        if unfinished is not None:
+            for trial in trials:
+                unfinished.load(trial)
+        save = unfinished.save if unfinished is not None else lambda trial: None
         total = trials[0].steps * len(seeds)
 
         def count(done: int, loss: float, *, before: int = before, total: int = total) -> None:
             on_step(before + done, total, loss)
 
-        for trial in train_together(trials, evaluate=_dev_metric(data, outputs), stop=stop, on_step=count):
+        for trial in train_together(trials, evaluate=_dev_metric(data, outputs), stop=stop, save=save, on_step=count):
             yield _seed_run(trial, data, outputs)
         before += sum(trial.steps for trial in trials)
 

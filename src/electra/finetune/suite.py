@@ -5,33 +5,28 @@ Running a task again in its folder runs the seeds that are missing.
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from electra.checkpoint.folder import held
 from electra.config.finetune import FinetuneConfig
 from electra.errors import ConfigError
-from electra.finetune.model_folder import About, save_finetuned
-from electra.finetune.pretrained import Pretrained, check_length
+from electra.finetune.pretrained import Pretrained, check_length, untrained_positions
 from electra.finetune.results_file import read_results, write_results
+from electra.finetune.seed_folder import RESULTS, read_predictions, read_seed, seed_folder, write_seed
 from electra.finetune.seeds import SeedRun, device_of, run_seeds
 from electra.finetune.task_results import SeedScore, Suite, TaskResult
-from electra.fsio import write_atomic, write_json
+from electra.finetune.unfinished import Unfinished
+from electra.fsio import in_turn
+from electra.manifest import finish, read_or_say
 from electra.progress import progress, say
 from electra.tasks.leaderboard import write_submission
-from electra.tasks.spans import Answer
-from electra.tasks.squad_files import write_predictions
 from electra.tasks.task_data import TaskData
 from electra.train.interrupt import stop_on_signals
 
-RESULTS = "results.json"
 LEADERBOARD = "leaderboard"
-CURVE = "curve.json"
-"""In a seed's folder: its losses and evaluations by step."""
 _FREE_KEYS = ("seed", "device", "log_every", "compile")  # may differ between the runs of one result
 
 
@@ -56,47 +51,96 @@ def run_task(base: Pretrained, data: TaskData, *, plan: Plan, out: Path, folder:
 
     Models and predictions go into `folder`/seed-N.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    with held(folder):
+        return _run_task(base, data, plan=plan, out=out, folder=folder)
+
+
+def _run_task(base: Pretrained, data: TaskData, *, plan: Plan, out: Path, folder: Path) -> TaskResult:
+    finish(out)
     suite = open_suite(out)
     done = next((result for result in suite.results if result.task == data.task.name), None)
     if done is not None:
         _require_same(done, base, data, plan.config, out)
     elif suite.results and folder.resolve() == out.resolve():
         raise ConfigError("--out", f"{out} holds models of {suite.results[0].title}", fix="choose a new folder")
+    done = _with_finished_seeds(done, base, data, plan=plan, out=out, folder=folder)
     seeds = [seed for seed in plan.seeds if done is None or seed not in [run.seed for run in done.seeds]]
     if done is not None and not seeds:
         say(f"{data.task.title}: {len(plan.seeds)} seeds already there")
         _write_leaderboard(done, data, folder=folder, out=out / LEADERBOARD)
         return done
     check_length(base, plan.config.length)
+    if warning := untrained_positions(base, data.train.ids, what=f"training sequences of {data.task.title}"):
+        say(warning)
     device_of(plan.config)
     title = f"fine-tuning {data.task.title}"
+    unfinished = Unfinished(folder, seed_settings(base, data, plan.config))
     with progress(title, unit="step") as bar, stop_on_signals() as stop:
 
         def show(steps: int, total: int, loss: float) -> None:
             bar.total = total
             bar.update(steps, f"loss {loss:.3f}" if loss == loss else "")
 
-        runs = run_seeds(base, data, config=plan.config, seeds=seeds, stop=stop, together=plan.together, on_step=show)
+        runs = run_seeds(
+            base,
+            data,
+            config=plan.config,
+            seeds=seeds,
+            stop=stop,
+            together=plan.together,
+            unfinished=unfinished,
+            on_step=show,
+        )
         for run in runs:
-            _write_seed(run, base, data, plan=plan, folder=folder / f"seed-{run.seed}")
             score = SeedScore(seed=run.seed, scores=run.scores, stuck=run.stuck, seconds=run.seconds, steps=run.steps)
-            done = _first_result(data, base, plan.config, score) if done is None else done.with_run(score)
-            # Read again: another process may have added a task meanwhile.
-            write_results(out / RESULTS, open_suite(out).with_result(done))
+            alone = _first_result(data, base, plan.config, score)
+            place = seed_folder(folder, run.seed)
+            write_seed(run, base, data, config=plan.config, result=alone, out=place, save=plan.save)
+            done = alone if done is None else done.with_run(score)
+            _add_result(out, done)
+            unfinished.remove(run.seed)
             say(_line(data, run))
     assert done is not None
     _write_leaderboard(done, data, folder=folder, out=out / LEADERBOARD)
     return done
 
 
+def _with_finished_seeds(
+    done: TaskResult | None, base: Pretrained, data: TaskData, *, plan: Plan, out: Path, folder: Path
+) -> TaskResult | None:
+    """The result without seeds whose folders are gone, and with those that a kill kept out of it; all verified."""
+    recorded = {run.seed: run for run in done.seeds} if done is not None else {}
+    places = {seed: seed_folder(folder, seed) for seed in sorted({*plan.seeds, *recorded})}
+    found = {seed: read_seed(place) for seed, place in places.items()}
+    for seed in recorded:
+        if found[seed] is None and places[seed].exists():
+            read_or_say(places[seed])
+    gone = [seed for seed in recorded if not places[seed].exists()]
+    late = [result for seed, result in found.items() if result is not None and seed not in recorded]
+    if gone:
+        say(f"{data.task.title}: the folders of seeds {', '.join(map(str, gone))} are gone: these seeds run again")
+    for result in late:
+        _require_same(result, base, data, plan.config, out)
+    runs = [run for seed, run in recorded.items() if seed not in gone] + [result.seeds[0] for result in late]
+    if not runs or not (late or gone):
+        return done if runs else None
+    whole = replace(done or late[0], seeds=tuple(sorted(runs, key=lambda run: run.seed)))
+    _add_result(out, whole)
+    return whole
+
+
+def _add_result(out: Path, result: TaskResult) -> None:
+    """Put a task's result into results.json, beside those that other processes may add meanwhile."""
+    with in_turn(out / ".results.lock"):
+        write_results(out / RESULTS, open_suite(out).with_result(result))
+
+
 def _first_result(data: TaskData, base: Pretrained, config: FinetuneConfig, first: SeedScore) -> TaskResult:
-    rows, full, note = dict(data.rows), dict(data.full), ""
-    sequences = len(data.train.ids)  # more than rows where pairs are swapped or passages windowed
-    if 0 < config.max_train_rows < sequences:
-        if sequences != rows["train"]:
-            note = f"trained on {config.max_train_rows:,} of {sequences:,} sequences"
+    rows, full = dict(data.rows), dict(data.full)
+    if 0 < config.max_train_rows < rows["train"]:
         full.setdefault("train", rows["train"])
-        rows["train"] = min(rows["train"], config.max_train_rows)
+        rows["train"] = config.max_train_rows
     return TaskResult(
         task=data.task.name,
         title=data.task.title,
@@ -104,7 +148,6 @@ def _first_result(data: TaskData, base: Pretrained, config: FinetuneConfig, firs
         seeds=(first,),
         rows=rows,
         full=full,
-        note=note,
         model=base.name,
         config={**_fixed(config), "weights": base.checksum},
     )
@@ -114,10 +157,23 @@ def _fixed(config: FinetuneConfig) -> dict[str, Any]:
     return {key: value for key, value in asdict(config).items() if key not in _FREE_KEYS}
 
 
+def seed_settings(base: Pretrained, data: TaskData, config: FinetuneConfig) -> dict[str, Any]:
+    """What a seed depends on, besides its number."""
+    rows = {f"{split} rows": count for split, count in data.rows.items()}
+    return {"model": base.name, **_fixed(config), "weights": base.checksum, **rows}
+
+
 def _require_same(done: TaskResult, base: Pretrained, data: TaskData, config: FinetuneConfig, out: Path) -> None:
     begun = _first_result(data, base, config, done.seeds[0])
     wanted = {"model": begun.model, **begun.config, **{f"{split} rows": count for split, count in begun.rows.items()}}
-    there = {"model": done.model, **done.config, **{f"{split} rows": count for split, count in done.rows.items()}}
+    of_model = {"encoder_dropout": base.config.dropout, "attention_dropout": base.config.attention_dropout}
+    # A result of before these keys was made with the model's own rates.
+    there = {
+        "model": done.model,
+        **of_model,
+        **done.config,
+        **{f"{split} rows": count for split, count in done.rows.items()},
+    }
     changed = [f"{key} {there.get(key)!r}, now {value!r}" for key, value in wanted.items() if there.get(key) != value]
     if changed:
         reason = f"{out} holds {done.title} with other settings: {'; '.join(changed[:4])}"
@@ -130,63 +186,6 @@ def _line(data: TaskData, run: SeedRun) -> str:
     return f"{data.task.title}, seed {run.seed}: {scores} ({run.steps:,} steps, {run.seconds:.1f} s){stuck}"
 
 
-def _write_seed(run: SeedRun, base: Pretrained, data: TaskData, *, plan: Plan, folder: Path) -> None:
-    config, task = plan.config, data.task
-    if folder.exists():  # left by a run that stopped before it wrote its score
-        shutil.rmtree(folder)
-    if plan.save:
-        about = _about(run, base, data, config)
-        save_finetuned(
-            folder, run.network, tokenizer=base.tokenizer, config=base.config, about=about, weights=run.weights
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / CURVE, {name: _finite(points) for name, points in asdict(run.curve).items()})
-    for split, predictions in run.predictions.items():
-        answers = [one for one in predictions.values() if isinstance(one, Answer)]
-        if answers:
-            odds = {one.id: one.null_odds for one in answers} if "best_exact" in task.metrics else None
-            write_predictions(
-                folder, {one.id: one.text for one in answers}, null_odds=odds, threshold=config.null_threshold
-            )
-        else:
-            write_atomic(folder / f"{split}.jsonl", _lines(predictions).encode())
-
-
-def _about(run: SeedRun, base: Pretrained, data: TaskData, config: FinetuneConfig) -> About:
-    task = data.task
-    return About(
-        task=task.name,
-        title=task.title,
-        kind=task.kind,
-        labels=task.labels,
-        scale=task.scale,
-        pairs=any(a < len(ids) for ids, a in zip(data.train.ids[:1], data.train.a_lengths[:1], strict=True)),
-        length=config.length,
-        max_query=config.max_query,
-        doc_stride=config.doc_stride,
-        beam=config.beam,
-        n_best=config.n_best,
-        max_answer=config.max_answer,
-        null_threshold=config.null_threshold if "best_exact" in task.metrics else None,
-        dropout=config.dropout,
-        seed=run.seed,
-        scores=run.scores,
-        metrics=task.metrics,
-        source=base.name,
-        kernels=config.kernels,
-        pretrained_length=base.length,
-    )
-
-
-def _finite(points: Sequence[tuple[int, float]]) -> list[tuple[int, float | None]]:
-    return [(step, value if math.isfinite(value) else None) for step, value in points]
-
-
-def _lines(predictions: Mapping[str, Any]) -> str:
-    rows = (json.dumps({"id": id, "prediction": one}, ensure_ascii=False) for id, one in predictions.items())
-    return "".join(f"{row}\n" for row in rows)
-
-
 def _write_leaderboard(done: TaskResult, data: TaskData, *, folder: Path, out: Path) -> None:
     """Submission files from the run whose score is the median (the lower of two)."""
     if not data.tests:
@@ -196,17 +195,12 @@ def _write_leaderboard(done: TaskResult, data: TaskData, *, folder: Path, out: P
     seed = ranked[(len(ranked) - 1) // 2]
     out.mkdir(parents=True, exist_ok=True)
     for name, (task, split) in data.tests.items():
-        predicted = folder / f"seed-{seed}" / f"{name}.jsonl"
+        predicted = seed_folder(folder, seed) / f"{name}.jsonl"
         if not predicted.is_file():  # the test set came after the run
             say(f"{predicted}: no such file, so no {task.title} file for the leaderboard (choose a new folder)")
             continue
-        lines = predicted.read_text(encoding="utf-8").splitlines()
-        rows: Sequence[dict[str, Any]] = [json.loads(line) for line in lines]
+        predictions = read_predictions(predicted)
         path = write_submission(
-            out,
-            task=task,
-            split=split,
-            ids=[row["id"] for row in rows],
-            predictions=[row["prediction"] for row in rows],
+            out, task=task, split=split, ids=list(predictions), predictions=list(predictions.values())
         )
         say(f"wrote {path} (seed {seed})")

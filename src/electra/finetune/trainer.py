@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from electra.errors import Diverged, Resumable
 from electra.finetune.batching import Batch, batches, step_count
 from electra.finetune.task_model import HeadSpec, TaskModel, depth_scale
 from electra.model.encoder import Encoder
-from electra.model.layers import Embeddings
+from electra.model.layers import Embeddings, set_dropout
 from electra.ops.dispatch import select
 from electra.tasks.rows import Features
 from electra.train.capture import Captured
@@ -35,6 +36,9 @@ from electra.train.state import Master
 GPU_GRAINS = (32, 64)  # lengths are multiples of these: few shapes to capture, little padding
 CPU_GRAIN = 8
 LONG = 256
+SAVE_EVERY_S = 60.0  # a kill loses no more
+SAVE_SHARE = 0.02  # of the time, at most, goes into saving
+BEST = "best"
 
 Evaluate = Callable[[TaskModel], float]
 """The network's metric on the dev set; higher is better."""
@@ -48,6 +52,23 @@ class Curve:
     """Step, and mean loss of a prediction since the last entry."""
     evaluations: list[tuple[int, float]]
     """Step, and the metric on the dev set."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialState:
+    """Where a trial stands, besides its tensors."""
+
+    step: int
+    seconds: float
+    totals: list[float]
+    """Loss, predictions and skipped steps since the last reading."""
+    losses: list[list[float]]
+    evaluations: list[list[float]]
+    best: float | None
+
+    def __post_init__(self) -> None:
+        if len(self.totals) != 3 or any(len(point) != 2 for point in (*self.losses, *self.evaluations)):
+            raise ValueError("is not the state of a seed")
 
 
 class Trial:
@@ -65,10 +86,11 @@ class Trial:
         pad_id: int,
         device: torch.device,
     ) -> None:
-        self.seed, self.config, self.device = seed, config, device
+        self.seed, self.config, self.device, self.features = seed, config, device, features
         compute = hardware.compute_dtype(config.precision, device)
-        ops = select(config.kernels, device=device, dtype=compute)
+        self.compute, self.ops = compute, (ops := select(config.kernels, device=device, dtype=compute))
         self.network = TaskModel(embeddings, encoder, spec, ops=ops, dtype=compute, seed=seed)
+        set_dropout(self.network, rate=config.encoder_dropout, attention_rate=config.attention_dropout)
         scale = depth_scale(
             config.layer_decay, encoder.shape.layers, official=config.layer_decay_exponent == "official"
         )
@@ -76,10 +98,12 @@ class Trial:
         self._update = Update(self._master, config, ops=ops)
         batch_size = min(config.batch_size, max(1, len(features.ids)))
         self.steps = step_count(len(features.ids), epochs=config.epochs, batch_size=batch_size)
-        warmup = int(self.steps * config.warmup)
-        self._schedule = OptimConfig(lr=config.lr, warmup_steps=warmup, decay_steps=self.steps)
+        self._schedule = OptimConfig(
+            lr=config.lr, warmup_steps=self.steps, warmup_share=config.warmup, decay_steps=self.steps
+        )
         grain = CPU_GRAIN if device.type == "cpu" else GPU_GRAINS[config.length > LONG]
-        self._batches = batches(
+        self._batches_from = partial(
+            batches,
             features,
             steps=self.steps,
             batch_size=batch_size,
@@ -88,6 +112,7 @@ class Trial:
             grain=grain,
             positions=embeddings.position.num_embeddings,
         )
+        self._batches = self._batches_from()
         self._totals = torch.zeros(3, dtype=torch.float64, device=device)
         self._graphs: dict[tuple[int, ...], Captured] = {}
         self._capture = device.type == "cuda" and config.compile != "off"
@@ -98,6 +123,34 @@ class Trial:
         self.curve = Curve(losses=[], evaluations=[])
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(device))  # which has copied the weights
+
+    def state(self) -> tuple[dict[str, dict[str, Tensor]], TrialState]:
+        """The tensors and numbers from which another trial of the same seed goes on exactly; waits for the device."""
+        tensors = self._master.tensors()
+        if self._best is not None:
+            tensors = tensors | {BEST: {"weights": self._best[1]}}
+        if self._stream is not None:
+            self._stream.synchronize()
+        return tensors, TrialState(
+            step=self.step,
+            seconds=self.seconds,
+            totals=self._totals.tolist(),
+            losses=[list(point) for point in self.curve.losses],
+            evaluations=[list(point) for point in self.curve.evaluations],
+            best=self._best[0] if self._best is not None else None,
+        )
+
+    def go_on(self, tensors: dict[str, dict[str, Tensor]], state: TrialState) -> None:
+        """Take the place of a trial that gave this `state`."""
+        with self.on_stream():
+            self._master.load(tensors)
+            self._totals.copy_(torch.tensor(state.totals, dtype=torch.float64))
+            if state.best is not None:
+                self._best = (state.best, tensors[BEST]["weights"].to(self.device))
+        self.step, self.seconds = state.step, state.seconds
+        self.curve.losses[:] = [(int(step), loss) for step, loss in state.losses]
+        self.curve.evaluations[:] = [(int(step), score) for step, score in state.evaluations]
+        self._batches = self._batches_from(first=state.step)
 
     def advance(self) -> None:
         """Do one step."""
@@ -179,19 +232,29 @@ def train_together(
     *,
     evaluate: Evaluate,
     stop: Stop,
+    save: Callable[[Trial], None] = lambda trial: None,
     on_step: Callable[[int, float], None] = lambda done, loss: None,
 ) -> Iterator[Trial]:
     """Train the trials in turn, one step each, and give each trial when it is done.
 
-    `on_step` is called with the steps done over all trials, and a recent loss. A stop raises `Resumable`.
+    `on_step` is called with the steps done over all trials, and a recent loss. Every minute, and when a stop is asked
+    for, `save` is called with each trial that is not done; a stop then raises `Resumable`.
     """
-    done, loss = 0, float("nan")
+    done, loss = sum(trial.step for trial in trials), float("nan")
     began = time.monotonic()
-    running = list(trials)
+    before = {trial.seed: trial.seconds for trial in trials}
+    running, due = list(trials), began + SAVE_EVERY_S
     while running:
-        for trial in running:
+        if stop or time.monotonic() >= due:
+            started = time.monotonic()
+            for trial in running:
+                trial.seconds = before[trial.seed] + started - began
+                save(trial)
             if stop:
-                raise Resumable(f"stopped by {stop.reason}; finished seeds are saved, run the same command to continue")
+                raise Resumable(f"stopped by {stop.reason}, saved; run the same command to continue")
+            now = time.monotonic()
+            due = now + max(SAVE_EVERY_S, (now - started) / SAVE_SHARE)
+        for trial in running:
             with trial.on_stream():
                 trial.advance()
                 ends = trial.step == trial.steps
@@ -204,6 +267,6 @@ def train_together(
         finished = [trial for trial in running if trial.step == trial.steps]
         running = [trial for trial in running if trial.step < trial.steps]
         for trial in finished:
-            trial.seconds = time.monotonic() - began
+            trial.seconds = before[trial.seed] + time.monotonic() - began
             trial.finish()
             yield trial

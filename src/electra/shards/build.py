@@ -14,17 +14,17 @@ from electra.corpus.blocks import BLOCK_BYTES, Blocks
 from electra.corpus.sample import sample
 from electra.corpus.sources import Source
 from electra.errors import ConfigError, DataError, ElectraError
-from electra.fsio import commit_dir, read_json, remove_leftovers, write_json
+from electra.fsio import commit_dir, read_json, read_object, remove_leftovers, write_json
 from electra.progress import progress, say, scaled
 from electra.shards.finalise import finalise
 from electra.shards.format import HELD_OUT, MANIFEST, TOKENIZER, TRAIN, read_manifest
-from electra.shards.locks import claim, lock, stoppable, storage
+from electra.shards.locks import alone, claim, lock, stoppable, storage
 from electra.shards.options import PrepareOptions, refuse_changes
 from electra.shards.pool import Job, run
 from electra.shards.request import Request, Result, make_request, verify
+from electra.shards.trained_tokenizer import train_tokenizer
 from electra.shards.units import read_header, unit_key, unit_path
 from electra.tokenizer.codec import Tokenizer
-from electra.tokenizer.train import train
 
 _CHOICES, _SAMPLED = "options.json", "sample.json"
 
@@ -103,9 +103,25 @@ def _build(request: Request) -> tuple[dict[str, Any] | None, _Pass]:
     found = {split: request.resolve(names) for split, names in request.named.items()}
     choices = {**request.recorded, **{split: [source.name for source in some] for split, some in found.items()}}
     if (request.work / _CHOICES).exists():
-        refuse_changes(read_json(request.work / _CHOICES), choices, folder=request.out)
+        refuse_changes(read_object(request.work / _CHOICES, fix="remove the folder"), choices, folder=request.out)
     else:
         write_json(request.work / _CHOICES, choices)
+    try:
+        return _finish(request, found)
+    except ElectraError:
+        _release(request)
+        raise
+
+
+def _release(request: Request) -> None:
+    """After a failure a corrected command may use the folder; it keeps the units that it would make again."""
+    if alone(request.work, number=request.number, total=request.total):
+        (request.work / _CHOICES).unlink(missing_ok=True)
+        shutil.rmtree(request.work / TOKENIZER, ignore_errors=True)
+
+
+def _finish(request: Request, found: dict[str, list[Source]]) -> tuple[dict[str, Any] | None, _Pass]:
+    """Tokenize what is not done yet, and write the shards where nothing is missing."""
     tokenizer = _tokenizer(request, found[TRAIN])
     state = _tokenize(request, found, tokenizer)
     if (request.out / MANIFEST).exists():  # another worker was quicker
@@ -133,26 +149,16 @@ def _build(request: Request) -> tuple[dict[str, Any] | None, _Pass]:
 
 
 def _tokenizer(request: Request, sources: Sequence[Source]) -> Tokenizer:
-    """The tokenizer, read or trained, saved where worker processes load it."""
-    options, folder = request.options, request.work / TOKENIZER
-    digest = ""
-    if request.vocab is not None:
-        tokenizer = Tokenizer(request.vocab, lowercase=options.lowercase, strip_accents=options.strip_accents)
-    else:
-        part = sample(sources, text_column=options.text_column)
+    """The tokenizer, given or trained, saved where worker processes load it."""
+    folder, tokenizer, digest = request.work / TOKENIZER, request.tokenizer, ""
+    if tokenizer is None:
+        part = sample(sources, text_column=request.options.text_column, encoding=request.options.encoding)
         if not part.blocks:
             raise DataError("corpus", "is empty: no text in any source")
         digest = part.sha256
         if (folder / _SAMPLED).exists() and read_json(folder / _SAMPLED) == digest:
             return Tokenizer.load(folder)
-        with progress("Training the vocabulary", unit="entries") as bar:
-            tokenizer = train(
-                part.lines(text_column=options.text_column),
-                vocab_size=options.vocab_size,
-                lowercase=options.lowercase,
-                strip_accents=options.strip_accents,
-            )
-            bar.update(tokenizer.vocab_size)
+        tokenizer = train_tokenizer(part, options=request.options)
     if request.total == 1:
         shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -192,7 +198,7 @@ def _jobs(request: Request, found: dict[str, list[Source]], state: _Pass, *, fin
     options, before = request.options, 0
     for split, sources in found.items():
         for source in sources:
-            blocks = Blocks(source, text_column=options.text_column, block_bytes=BLOCK_BYTES)
+            blocks = Blocks(source, text_column=options.text_column, encoding=options.encoding, block_bytes=BLOCK_BYTES)
             for block in blocks:
                 index = len(state.units)
                 path, key = unit_path(request.work, index), unit_key(block, options=options, fingerprint=fingerprint)

@@ -51,7 +51,7 @@ def stoppable(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def lock(work: Path, *, number: int, total: int) -> Iterator[None]:
     """Be the only process with this part of the work; one that does everything is alone."""
-    mine = work / f"worker-{number + 1}-of-{total}.lock"
+    mine = _lock_file(work, number=number, total=total)
     with open(mine, "w") as held:
         others = work.glob("*.lock") if total == 1 else [mine, work / "worker-1-of-1.lock"]
         for path in {mine, *others}:
@@ -59,6 +59,12 @@ def lock(work: Path, *, number: int, total: int) -> Iterator[None]:
                 raise ConfigError(str(work.parent), "another process is preparing data here", fix="wait, or stop it")
         fcntl.flock(held, fcntl.LOCK_EX)
         yield
+
+
+def alone(work: Path, *, number: int, total: int) -> bool:
+    """Whether no process but this worker's is preparing data here."""
+    mine = _lock_file(work, number=number, total=total)
+    return all(path == mine or _free(path) for path in work.glob("*.lock"))
 
 
 @contextlib.contextmanager
@@ -72,6 +78,10 @@ def claim(path: Path) -> Iterator[bool]:
             yield False
         else:
             yield True
+
+
+def _lock_file(work: Path, *, number: int, total: int) -> Path:
+    return work / f"worker-{number + 1}-of-{total}.lock"
 
 
 def _free(path: Path) -> bool:

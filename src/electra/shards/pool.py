@@ -17,11 +17,10 @@ from pathlib import Path
 
 from electra.corpus.blocks import Block
 from electra.errors import ConfigError, DataError, ElectraError
-from electra.shards.format import token_type
 from electra.shards.options import PrepareOptions
-from electra.shards.units import Header, make_unit
+from electra.shards.units import Header, UnitMaker
 from electra.tokenizer.codec import Tokenizer
-from electra.tokenizer.word_cache import CACHED_WORDS, WordEncoder
+from electra.tokenizer.word_cache import CACHED_WORDS
 
 _ALL_CACHED_WORDS = 2 * CACHED_WORDS  # about 160 bytes each, over all processes
 
@@ -39,13 +38,11 @@ class Worker:
     """What one process keeps between jobs."""
 
     def __init__(self, tokenizer: Tokenizer, options: PrepareOptions, *, workers: int) -> None:
-        width = token_type(tokenizer.vocab_size).itemsize
         limit = min(CACHED_WORDS, _ALL_CACHED_WORDS // workers)
-        self._encoder = WordEncoder(tokenizer, token_bytes=width, limit=limit)
-        self._options = options
+        self._maker = UnitMaker(tokenizer, options, cached_words=limit)
 
     def __call__(self, job: Job) -> Header:
-        return make_unit(job.block, job.path, key=job.key, encoder=self._encoder, options=self._options)
+        return self._maker.make(job.block, job.path, key=job.key)
 
 
 def run(

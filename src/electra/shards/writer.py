@@ -17,13 +17,12 @@ _PARTS = ("tokens", "sentences", "documents")
 class SplitWriter:
     """Writes NNNNN.tokens, .sentences and .documents into a folder; `close` ends the last shard."""
 
-    def __init__(self, folder: Path, *, split: str, unknown: int, shard_tokens: int = SHARD_TOKENS) -> None:
-        self._folder, self._split, self._unknown, self._shard_tokens = folder, split, unknown, shard_tokens
+    def __init__(self, folder: Path, *, split: str, shard_tokens: int = SHARD_TOKENS) -> None:
+        self._folder, self._split, self._shard_tokens = folder, split, shard_tokens
         self._open: dict[str, BinaryIO] = {}
         self._digests: dict[str, Any] = {}
         self.shards: list[dict[str, Any]] = []
         self.files: list[dict[str, Any]] = []
-        self.unknown = 0
 
     def add(self, unit: Unit, chosen: np.ndarray[Any, Any]) -> None:
         """Append those documents of the unit that the boolean array names."""
@@ -45,11 +44,10 @@ class SplitWriter:
         shard["tokens"] += len(unit.tokens)
         shard["sentences"] += len(starts)
         shard["documents"] += len(table)
-        self.unknown += int(np.count_nonzero(unit.tokens == self._unknown))
 
     def totals(self) -> dict[str, Any]:
         counts = {key: sum(shard[key] for shard in self.shards) for key in ("documents", "sentences", "tokens")}
-        return {**counts, "unknown": self.unknown, "shards": self.shards}
+        return {**counts, "shards": self.shards}
 
     def _begin(self) -> None:
         self.close()

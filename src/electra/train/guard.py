@@ -10,6 +10,7 @@ from electra.metrics.rtd import entropy
 from electra.train.meter import Line
 
 SMOOTHING = 0.8
+_FIX = "(lower optim.lr, or train in fp32: train.precision=fp32)"
 
 
 class Guard:
@@ -20,29 +21,38 @@ class Guard:
         self._smooth: float | None = None
         self._best = math.inf
         self._skipped = 0.0
+        self._learned = self._stuck = False
 
     def check(self, *, step: int, line: Line) -> None:
         """Raise `Diverged` with the reason when the run is beyond help."""
         loss, skipped = line["train/loss"], line["optim/skipped"]
         assert loss is not None and skipped is not None
-        nothing_done = math.isnan(loss) and skipped > 0
+        self._stuck = nothing_done = math.isnan(loss) and skipped > 0
         # Lines without one good step count on: they may be shorter than the limit.
         self._skipped = skipped + (self._skipped if nothing_done else 0.0)
         if self._skipped >= self._guard.max_skipped:
-            raise Diverged(
-                f"step {step}: {self._skipped:.0f} steps had a non-finite gradient and were skipped"
-                " (lower optim.lr, or train in fp32: train.precision=fp32)"
-            )
+            raise Diverged(f"step {step}: {self._skipped:.0f} steps had a non-finite gradient and were skipped {_FIX}")
         if nothing_done:
             return
         if not math.isfinite(loss):
             raise Diverged(f"step {step}: the loss is {loss} (lower optim.lr)")
+        self._learned = True
         self._smooth = loss if self._smooth is None else SMOOTHING * self._smooth + (1 - SMOOTHING) * loss
         self._best = min(self._best, self._smooth)
         if self._smooth > self._guard.max_rise * self._best and not self._may_rise:
             raise Diverged(
                 f"step {step}: the smoothed loss rose to {self._smooth:.2f}, over {self._guard.max_rise:g} times its"
                 f" best {self._best:.2f} (lower optim.lr or lengthen optim.warmup_steps)"
+            )
+
+    def finish(self, *, step: int) -> None:
+        """Raise `Diverged` where the run ends and its last steps, or all of them, changed nothing.
+
+        One bad step at the very end of a healthy run is none of that.
+        """
+        if self._stuck and (self._skipped > 1 or not self._learned):
+            raise Diverged(
+                f"step {step}: the run ends with {self._skipped:.0f} steps whose gradient was not finite {_FIX}"
             )
 
 

@@ -27,6 +27,10 @@ class Stop:
         return Resumable(f"stopped by {reason} at step {step}, saved; run the same command to continue")
 
 
+EARLIER = Stop()
+"""What a signal asked of the command before training began: an import may swallow the exception that it raised."""
+
+
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
     """A `Stop` that the first signal sets; a second Ctrl-C ends the program at once.
@@ -34,6 +38,7 @@ def stop_on_signals() -> Iterator[Stop]:
     Outside the main thread, where Python takes no signals, nothing sets it.
     """
     stop = Stop()
+    stop.reason = EARLIER.reason
 
     def ask(number: int, frame: FrameType | None) -> None:
         if stop and number == signal.SIGINT:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import math
 import os
 from pathlib import Path
 from typing import Any
 
-from electra.fsio import write_atomic
+from electra.errors import CheckpointError, DataError
+from electra.fsio import open_file, read_bytes, write_atomic
+from electra.jsontext import parse_json
+from electra.manifest import FileSum
 from electra.progress import scaled
 
 FILE = "metrics.jsonl"
+MAX_BYTES = 1 << 30
 
 
 class MetricsWriter:
@@ -20,32 +26,63 @@ class MetricsWriter:
     def __init__(self, run: Path, *, step: int) -> None:
         self._path = run / FILE
         earlier = [line for line in read_lines(self._path) if line["step"] <= step] if step else []
-        write_atomic(self._path, b"".join(_encode(line) for line in earlier))
+        content = b"".join(_encode(line) for line in earlier)
+        write_atomic(self._path, content)
+        self._bytes, self._digest = len(content), hashlib.sha256(content)
         self._out = open(self._path, "ab")  # noqa: SIM115 (kept open for the run)
 
     def write(self, kind: str, *, step: int, **values: Any) -> None:
-        self._out.write(_encode({"kind": kind, "step": step} | values))
+        line = _encode({"kind": kind, "step": step} | values)
+        self._out.write(line)
         self._out.flush()
+        self._bytes += len(line)
+        self._digest.update(line)
 
-    def sync(self) -> None:
-        """Make what was written survive a crash of the machine; called before each checkpoint."""
+    def sync(self) -> FileSum:
+        """Make what was written survive a crash of the machine; called before each checkpoint, which keeps its sum."""
         os.fsync(self._out.fileno())
+        return FileSum(self._bytes, self._digest.hexdigest())
 
     def close(self) -> None:
         self._out.close()
 
 
+def check_lines(run: Path, known: FileSum, *, step: int) -> None:
+    """Refuse a metrics file that does not begin with what was there when a checkpoint was saved at `step`."""
+    path = run / FILE
+    fix = "restore it from a copy, or remove it to do without its lines"
+    if not path.exists():
+        return
+    with open_file(path) as file:
+        found = file.read(known.bytes) if known.bytes <= MAX_BYTES else b""
+    if FileSum(len(found), hashlib.sha256(found).hexdigest()) != known:
+        raise CheckpointError(path, f"is damaged: its lines up to step {step} are not those that were written", fix=fix)
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a metrics file; a line cut short by a crash is left out."""
+    """The objects of a metrics file, each with a kind and a step; a line that a crash or damage spoiled is left out."""
     if not path.exists():
         return []
     lines = []
-    for raw in path.read_bytes().split(b"\n"):  # bytes: a line may end inside a character, and text holds other breaks
-        try:
-            lines.append(json.loads(raw))
-        except ValueError:
-            continue
+    # Bytes: a line may end inside a character, and text holds other breaks.
+    for raw in read_bytes(path, most=MAX_BYTES).split(b"\n"):
+        with contextlib.suppress(DataError):
+            line = parse_json(raw, where=path)
+            if isinstance(line, dict) and _is_ours(line):
+                lines.append(line)
     return lines
+
+
+def _is_ours(line: dict[str, Any]) -> bool:
+    """Whether the writer could have written it: a kind, a step, and figures that are numbers or missing."""
+    kind, step = line.get("kind"), line.get("step")
+    figures = line.values() if kind in ("train", "eval") else ()
+    return (
+        isinstance(kind, str)
+        and type(step) is int
+        and step >= 0
+        and all(value is kind or value is None or type(value) in (int, float) for value in figures)
+    )
 
 
 def _encode(value: dict[str, Any]) -> bytes:
