@@ -41,14 +41,17 @@ def train(
     evaluate: Callable[[Position], None],
     dump: Callable[[Position], None],
     stop: Stop,
+    elapsed: Callable[[], float],
     first: int = 0,
 ) -> Position:
     """Train to the end of the budget or to a stop; the position reached, evaluated and saved.
 
     The learning rate's schedule begins at step `first`, where the run as a whole may have begun before. A run beyond
-    help is handed to `dump` before it ends with `Diverged`.
+    help is handed to `dump` before it ends with `Diverged`. `elapsed` gives the seconds of the run so far.
     """
-    budget = TimeBudget(config.train, elapsed_s=position.elapsed_s)
+    budget = TimeBudget(config.train, elapsed=elapsed)
+    evaluate = budget.timed(evaluate, every=config.evaluate.every)
+    save = budget.timed(save, every=config.checkpoint.every)
     guard = Guard(config.guard, may_rise=loss_may_rise(config.train.algorithm, config.objective.name))
     if position.step == first:
         evaluate(position)
@@ -61,24 +64,19 @@ def train(
         lr = learning_rate(position.step - first, optim=config.optim, total=None if total is None else total - first)
         stepper(batch.rows, lr)
         position = replace(position, step=position.step + 1, cursor=batch.after)
-        if total is None and world.any(budget.ready(position.step)):
+        if config.train.max_minutes and world.any(budget.due(position.step)):
             stepper.wait()
-            position = replace(position, total_steps=world.lead(budget.total(position.step)))
-            total = position.total_steps
+            total = world.lead(budget.total(position.step, total))
+            position = replace(position, total_steps=total)
 
-        stopping = world.any(bool(stop))
-        ends = stopping or position.step == total
+        ends = world.any(bool(stop)) or position.step == total
         saves = ends or position.step % config.checkpoint.every == 0
         evaluates = position.step == total or _due(position.step, config.evaluate.every)
         if saves or evaluates or position.step % config.train.log_every == 0:
             line, tokens = meter.read(lr=lr)
-            position = replace(position, tokens=position.tokens + tokens, elapsed_s=budget.elapsed_s)
+            position = replace(position, tokens=position.tokens + tokens, elapsed_s=elapsed())
             record(position, line)
-            try:
-                guard.check(step=position.step, line=line)
-            except Diverged:
-                dump(position)
-                raise
+            _check(position, line, guard, dump, last=position.step == total)
         if evaluates:
             evaluate(position)
         if saves:
@@ -88,6 +86,16 @@ def train(
         if ends:
             break
     return position
+
+
+def _check(position: Position, line: Line, guard: Guard, dump: Callable[[Position], None], *, last: bool) -> None:
+    try:
+        guard.check(step=position.step, line=line)
+        if last:
+            guard.finish(step=position.step)
+    except Diverged:
+        dump(position)
+        raise
 
 
 def _due(step: int, every: int) -> bool:

@@ -1,0 +1,107 @@
+"""`electra speedrun`: how good an encoder so many minutes give, by a fixed protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from electra.cli.config import FILE, OVERRIDES
+from electra.cli.lines import echo
+
+PRESET = click.option("--preset", metavar="NAME", help="Start from this preset instead of an entry.")
+
+
+@click.group("speedrun")
+def command() -> None:
+    """How good an encoder so many minutes give: train for them, then score, each with one command."""
+
+
+@command.command()
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder written by `electra prepare`.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Run folder to make or to resume.")
+@click.option("--minutes", required=True, type=float, help="Wall-clock from the command's start, over all resumes.")
+@click.option("--entry", metavar="NAME", help="`electra speedrun entries` lists them (default: faithful).")
+@PRESET
+@FILE
+@OVERRIDES
+def train(
+    data: Path,
+    out: Path,
+    minutes: float,
+    entry: str | None,
+    preset: str | None,
+    file: Path | None,
+    overrides: tuple[str, ...],
+) -> None:
+    """Train for so many minutes; run it again to resume with the minutes that are left.
+
+    Start-up, evaluations, checkpoints, and what a killed run had trained since its last checkpoint all count. KEY=VALUE
+    changes the entry and stands in the record.
+    """
+    from electra.hardware import process_began
+    from electra.speedrun.train import speedrun
+    from electra.train.clock import elapsed_seconds
+
+    run = speedrun(
+        data=data,
+        out=out,
+        minutes=minutes,
+        entry=entry,
+        preset=preset,
+        file=file,
+        overrides=overrides,
+        began=process_began(),
+    )
+    took = f"{elapsed_seconds(run):.1f} s of {60 * minutes:g}"
+    echo(f"done: {run}, {took}  (next: electra speedrun score --run {run} --glue GLUE)")
+
+
+@command.command()
+@click.option("--run", required=True, type=click.Path(path_type=Path), help="Folder of `electra speedrun train`.")
+@click.option("--glue", required=True, type=click.Path(path_type=Path), help="Folder with the GLUE tasks' folders.")
+@click.option(
+    "--seeds",
+    type=click.Choice(["report", "choice"]),
+    default="report",
+    show_default=True,
+    help="Fine-tuning seeds: 10 to 14 for what is reported, 0 to 4 for choosing settings.",
+)
+@click.option("--records", type=click.Path(path_type=Path), help="Append the record here (default: RUN/records.jsonl).")
+@click.option(
+    "--processes", default=0, type=click.IntRange(0), help="Seeds at a time, a process each (default: on a GPU all)."
+)
+@click.option("--commit", help="The commit of the code, where it ran outside a checkout.")
+@OVERRIDES
+def score(
+    run: Path,
+    glue: Path,
+    seeds: Any,
+    records: Path | None,
+    processes: int,
+    commit: str | None,
+    overrides: tuple[str, ...],
+) -> None:
+    """Fine-tune a finished speedrun on all rows of GLUE-5 over five seeds and print its record in one line.
+
+    GLUE-5 is the mean of five medians: CoLA (Matthews), SST-2, MRPC, RTE (accuracy) and STS-B (Spearman). Settings are
+    the paper's; KEY=VALUE changes them for every task and stands in the record.
+    """
+    from electra.speedrun.record import FILE as RECORDS
+    from electra.speedrun.record import append
+    from electra.speedrun.score import score as scored
+
+    record = scored(run, glue=glue, purpose=seeds, settings=overrides, processes=processes, commit=commit)
+    append(records or run / RECORDS, record)
+    echo(record.line)
+
+
+@command.command()
+def entries() -> None:
+    """The entries, with what each is."""
+    from electra.speedrun.entry import entry_names, entry_title
+
+    names = entry_names()
+    for name in names:
+        echo(f"{name:<{max(map(len, names))}}  {entry_title(name)}")

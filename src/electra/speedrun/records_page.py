@@ -1,0 +1,130 @@
+"""The page of records: a table of all, then each run's command, commit and curve."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from importlib import resources
+
+from electra.finetune.task_results import GLUE_5
+from electra.progress import scaled
+from electra.report.plots import Chart, Line, line_chart, standalone
+from electra.speedrun.record import CURVE, Record
+
+IMAGES = "images/records"
+"""Folder of the curves, beside the page."""
+SCORE_COLUMNS = ("minutes", "run", "scored by", "GLUE-5", "std", "CoLA", "SST-2", "MRPC", "STS-B", "RTE")
+COST_COLUMNS = (
+    *("minutes", "run", "seconds", "RTD loss", "AUC", "MLM loss"),
+    *("parameters", "tokens", "FLOPs, real", "FLOPs, paper's rules"),
+)
+_PROTOCOL = """\
+How good an encoder so many minutes give. [How to run one and add it here](how-to/speedrun.md).
+
+- **Minutes** are wall-clock from the command's start: start-up, evaluations, checkpoints and everything that a killed
+  run had lost count.
+- **GLUE-5** is the mean of five medians over fine-tuning seeds 10 to 14, on the dev sets: CoLA (Matthews), SST-2, MRPC
+  and RTE (accuracy), STS-B (Spearman). All rows, the paper's fine-tuning. `std` is over the seeds, of a seed's mean
+  over the tasks.
+- Settings are chosen on seeds 0 to 4. Pre-training seeds that served in choosing are not reported.
+- **Scored by** `electra` is `electra speedrun score`; by `transformers` is a plain loop on the exported model.
+"""
+
+
+def page(records: Sequence[Record]) -> str:
+    """The page in Markdown; runs that were scored for a choice are left out."""
+    shown = sorted(
+        (record for record in records if record.purpose == "report"),
+        key=lambda record: (record.minutes, -record.scores.glue5),
+    )
+    parts = ["# Records", _PROTOCOL.rstrip(), "## Scores"]
+    if not shown:
+        return "\n\n".join([*parts, _table(SCORE_COLUMNS, ()), "There is no record yet."]) + "\n"
+    runs = list({slug(record): record for record in shown}.values())
+    parts += [_table(SCORE_COLUMNS, map(_scores, shown)), *_notes(shown)]
+    parts += ["## Cost and held-out figures", _table(COST_COLUMNS, map(_cost, runs)), "## Runs"]
+    for record in runs:
+        parts += _run(record)
+    return "\n\n".join(parts) + "\n"
+
+
+def curves(records: Sequence[Record]) -> dict[str, str]:
+    """File names in `IMAGES`, and the curve in each as SVG."""
+    style = (resources.files("electra.report") / "page.css").read_text(encoding="utf-8")
+    runs = {slug(record): record for record in records if record.purpose == "report"}
+    return {f"{name}.svg": standalone(line_chart(_chart(record)), style) for name, record in runs.items()}
+
+
+def slug(record: Record) -> str:
+    """A name for a run: the same for all its records, another for another run."""
+    chosen = [f"{record.minutes:g}min", record.title, f"seed{record.seed}", (record.commit or "unknown")[:7]]
+    return re.sub(r"[^a-z0-9]+", "-", " ".join(chosen).lower()).strip("-")
+
+
+def _chart(record: Record) -> Chart:
+    figure, label = (
+        ("rtd_loss", "RTD loss") if record.held_out.get("rtd_loss") is not None else ("mlm_loss", "MLM loss")
+    )
+    place = CURVE.index(figure)
+    points = [(row[0] / 60, row[place]) for row in record.curve if row[0] is not None]
+    known = [(minutes, value) for minutes, value in points if value is not None]
+    return Chart(
+        name="record",
+        title=f"Held-out {label}",
+        lines=[Line(label=label, points=known, dots=len(known) < 40)],
+        x_label="minutes",
+    )
+
+
+def _scores(record: Record) -> tuple[str, ...]:
+    scores = record.scores
+    tasks = (f"{scores.tasks[name].median:.1f}" for name in GLUE_5)
+    glue5 = (f"**{scores.glue5:.1f}**", f"{scores.glue5_std:.1f}")
+    return f"{record.minutes:g}", _link(record), record.scorer, *glue5, *tasks
+
+
+def _cost(record: Record) -> tuple[str, ...]:
+    held_out = (record.held_out.get(name) for name in ("rtd_loss", "rtd_auc", "mlm_loss"))
+    return (
+        *(f"{record.minutes:g}", _link(record), f"{record.seconds:.1f}"),
+        *("" if value is None else f"{value:.3f}" for value in held_out),
+        *(scaled(record.parameters), scaled(record.tokens)),
+        *(f"{record.flops_real:.2e}", f"{record.flops_paper:.2e}"),
+    )
+
+
+def _run(record: Record) -> list[str]:
+    started = f"--entry {record.entry}" if record.entry else f"--preset {record.preset}"
+    changes = " ".join(["", *record.changes])
+    finetune = " ".join(["", *record.finetune])
+    commands = [
+        f"electra speedrun train --data DATA --out RUN --minutes {record.minutes:g} {started}{changes}",
+        f"electra speedrun score --run RUN --glue GLUE{finetune}",
+    ]
+    return [
+        f"### {_name(record)}",
+        "```\n" + "\n".join(commands) + "\n```",
+        f"Commit `{record.commit or 'unknown'}`, {record.device}, {record.steps:,} steps, seed {record.seed}.\n"
+        f"Data `{record.data_sha256[:12]}`.",
+        f"![Held-out loss over the minutes]({IMAGES}/{slug(record)}.svg)",
+    ]
+
+
+def _notes(records: Iterable[Record]) -> list[str]:
+    notes = [f"- {_name(record)}, {record.scorer}: {note}" for record in records for note in record.scores.notes]
+    return ["\n".join(notes)] if notes else []
+
+
+def _name(record: Record) -> str:
+    return f"{record.minutes:g} minutes, {record.title}, seed {record.seed}"
+
+
+def _link(record: Record) -> str:
+    anchor = re.sub(r"[^\w\- ]", "", _name(record).lower()).replace(" ", "-")
+    return f"[{record.title}, seed {record.seed}](#{anchor})"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    words = {"run", "scored by"}
+    rule = tuple("---" if name in words else "---:" for name in head)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
