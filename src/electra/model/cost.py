@@ -135,6 +135,11 @@ def parameters(config: Config) -> Parameters:
     return Parameters(parts=parts)
 
 
+def encoder_parameters(model: ModelConfig) -> int:
+    """Numbers in the embeddings and the encoder of one network, without a head."""
+    return _embeddings_parameters(model, model.embedding) + _encoder_parameters(discriminator_shape(model))
+
+
 def _dense(inputs: int, outputs: int) -> int:
     return inputs * outputs + outputs
 

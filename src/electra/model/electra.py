@@ -49,6 +49,8 @@ class Electra(nn.Module):
             self.generator_head = make.masked_head(inputs, shape.embedding)
         self.discriminator = make.encoder(discriminator_shape(config.model))
         self.discriminator_head = make.discriminator_head(config.objective.name)
+        if config.objective.correction_weight:
+            self.correction_head = make.masked_head(config.model.width, config.model.embedding)
         if config.objective.contrastive_weight:
             self.sentence_head = nn.Linear(config.model.width, 1)
         if config.train.algorithm == "adversarial":
@@ -127,9 +129,9 @@ def _base_rate(config: Config, logp_V: Tensor) -> float:
     p_V = logp_V.exp()
     if config.objective.name == "electric":  # which adds the odds of a sample itself, and log q
         return -float((p_V * logp_V).sum())
-    rate = config.masking.rate
-    if config.objective.name == "rtd-15":
-        rate = 1 - float((p_V * p_V).sum())
+    rate = 1 - float((p_V * p_V).sum())  # of the samples: the others are the original token by chance
+    if config.objective.name != "rtd-15":
+        rate = min(rate, config.masking.rate)
     return math.log(rate / (1 - rate))
 
 

@@ -118,6 +118,15 @@ def with_ops(module: Part, ops: Ops, dtype: torch.dtype) -> Part:
     return copied
 
 
+def set_dropout(module: nn.Module, *, rate: float, attention_rate: float) -> None:
+    """Give the embeddings and layers of a network other dropout rates; heads keep theirs."""
+    for part in module.modules():
+        if isinstance(part, Embeddings | Layer):
+            part.rate = rate
+        if isinstance(part, Layer):
+            part.attention_rate = attention_rate
+
+
 def call_site_keys(ops: Ops, keys_B: Tensor | None, call_site: int) -> Tensor | None:
     """The keys of one dropout call site, or None without dropout."""
     return None if keys_B is None else ops.fold_keys(keys_B, call_site)

@@ -15,6 +15,7 @@ from electra.objective.adversarial import Adversarial
 from electra.objective.all_tokens_mlm import AllTokensMLM
 from electra.objective.base import Objective
 from electra.objective.contrastive import Contrastive
+from electra.objective.corrective import Corrective
 from electra.objective.electric import Electric
 from electra.objective.generator_only import GeneratorOnly
 from electra.objective.generators import (
@@ -104,6 +105,8 @@ def _rtd(config: Config, resources: Resources) -> Objective:
     )
     if config.train.algorithm == "adversarial":
         return Adversarial(rtd=rtd, generator=config.generator)
+    if config.objective.correction_weight:
+        return Corrective(rtd=rtd)
     return Contrastive(rtd=rtd) if config.objective.contrastive_weight else rtd
 
 

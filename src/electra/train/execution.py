@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,8 +13,9 @@ from electra.config.schema import Config, DataConfig, TrainConfig
 from electra.model.encoder import discriminator_shape, generator_shape
 from electra.objective.base import Objective
 from electra.ops import Ops
+from electra.ops.choice_table import described
 from electra.ops.dispatch import EncoderSizes, gains_by_compiling, saved_activations, select
-from electra.train.optim import Settings, Update
+from electra.train.optim import Update
 from electra.train.parallel import World
 from electra.train.state import Master
 from electra.train.step import Stepper
@@ -35,6 +37,22 @@ class Execution:
     """In one CUDA graph."""
     recompute: bool
     micro_batch: int
+
+    def facts(self, world: World) -> dict[str, Any]:
+        """Everything on which the last bits of a step depend, for run.json."""
+        cuda = self.device.type == "cuda"
+        return {
+            "device": torch.cuda.get_device_name(self.device) if cuda else "cpu",
+            "precision": str(self.dtype).removeprefix("torch."),
+            "compiled": self.compiled,
+            "captured": self.captured,
+            "recompute": self.recompute,
+            "micro_batch": self.micro_batch,
+            "processes": world.size,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "ops": described(self.ops),
+        }
 
 
 def plan_execution(config: Config, device: torch.device, *, rows: int) -> Execution:
@@ -62,7 +80,7 @@ def make_stepper(
     model: nn.Module,
     master: Master,
     objective: Objective,
-    optim: Settings,
+    update: Update,
     execution: Execution,
     *,
     world: World,
@@ -75,7 +93,7 @@ def make_stepper(
     return Stepper(
         model,
         master,
-        Update(master, optim, ops=execution.ops),
+        update,
         objective,
         ops=execution.ops,
         world=world,

@@ -1,12 +1,16 @@
-"""Clipping and AdamW over a model's flat buffers."""
+"""Clipping and the update over a model's flat buffers: AdamW, or Muon for the layers' matrices."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
+from electra.config.schema import GeneratorConfig, OptimConfig
 from electra.ops import GradNorm, Ops, ParameterGroup
+from electra.train.muon import Muon, is_layer_matrix
 from electra.train.state import Master
 
 
@@ -26,10 +30,24 @@ class Settings(Protocol):
 
 
 class Update:
-    """Clips the gradient and moves the weights, all on the device; a non-finite gradient changes nothing."""
+    """Clips the gradient and moves the weights, all on the device; a non-finite gradient changes nothing.
 
-    def __init__(self, master: Master, optim: Settings, *, ops: Ops) -> None:
+    `apart` are stretches of the buffers whose gradient is clipped by a norm of its own, to the given largest one.
+    `then` moves what AdamW leaves alone, after each step of it.
+    """
+
+    def __init__(
+        self,
+        master: Master,
+        optim: Settings,
+        *,
+        ops: Ops,
+        apart: tuple[Sequence[slice], float] = ((), 0.0),
+        then: Callable[[Tensor], Callable[[GradNorm], None]] = lambda lr: lambda norm: None,
+    ) -> None:
         self._master, self._clip, self._ops = master, optim.clip, ops
+        self._apart, self._apart_clip = list(apart[0]), apart[1]
+        self._rest = _between(self._apart, len(master.weights))
         self.lr = torch.zeros((), device=master.weights.device)
         groups = [
             ParameterGroup(group.part, group.scale, optim.weight_decay if group.decayed else 0.0)
@@ -48,9 +66,63 @@ class Update:
             copy=master.copy,
             copied=master.copied,
         )
+        self._then = then(self.lr)
 
     def __call__(self) -> GradNorm:
         """The gradient norm before clipping, and whether the step was skipped."""
-        norm = self._ops.grad_norm(self._master.gradient, clip=self._clip)
+        norm = self._clip_apart() if self._apart else self._ops.grad_norm(self._master.gradient, clip=self._clip)
         self._adamw(norm)
+        self._then(norm)
         return norm
+
+    def _clip_apart(self) -> GradNorm:
+        """The norm of everything else; the gradient apart is brought to where dividing by that clips it as well."""
+        gradient = self._master.gradient
+        norm, own = (
+            torch.stack(torch._foreach_norm([gradient[part] for part in parts])).norm()
+            for parts in (self._rest, self._apart)
+        )
+        finite = norm.isfinite() & own.isfinite()
+        divisor = (norm / self._clip).clamp(min=1.0)
+        factor = divisor / (own / self._apart_clip).clamp(min=1.0)
+        for part in self._apart:
+            gradient[part].mul_(factor)
+        return GradNorm(norm, (~finite).float(), divisor)
+
+
+def scales(optim: OptimConfig, generator: GeneratorConfig) -> Callable[[str], float]:
+    """The learning rate that AdamW gives a parameter, by name, as a fraction of the run's; 0 leaves it to Muon."""
+
+    def scale(name: str) -> float:
+        return 0.0 if optim.matrices == "muon" and is_layer_matrix(name) else _share(name, generator)
+
+    return scale
+
+
+def make_update(master: Master, optim: OptimConfig, generator: GeneratorConfig, *, ops: Ops) -> Update:
+    """The update of a pre-training run, over a master made with its `scales`."""
+    apart = master.parts(_generates) if generator.clip else []
+    if optim.matrices == "adamw":
+        return Update(master, optim, ops=ops, apart=(apart, generator.clip))
+    settings = {"beta1": optim.beta1, "weight_decay": optim.weight_decay}
+    return Update(
+        master,
+        optim,
+        ops=ops,
+        apart=(apart, generator.clip),
+        then=lambda lr: Muon(master, lr=lr, scale=lambda name: _share(name, generator), **settings),
+    )
+
+
+def _generates(name: str) -> bool:
+    return name.startswith("generator")
+
+
+def _share(name: str, generator: GeneratorConfig) -> float:
+    return generator.lr_scale if _generates(name) else 1.0
+
+
+def _between(parts: list[slice], end: int) -> list[slice]:
+    """What the parts leave of a buffer."""
+    edges = [0, *(edge for part in parts for edge in (part.start, part.stop)), end]
+    return [slice(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch
 from torch import Tensor
 
 from electra.errors import ConfigError, ElectraError
+from electra.train.heartbeat import Heartbeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class World:
 
     rank: int = 0
     size: int = 1
+    heartbeat: Heartbeat | None = field(default=None, compare=False)
 
     @property
     def leads(self) -> bool:
@@ -74,20 +76,24 @@ class World:
 
     @contextmanager
     def _others(self) -> Iterator[None]:
-        """Say in one line that another process is gone; the launcher says which, and why."""
+        """Say in one line which process is gone; the launcher says why."""
         try:
             yield
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
-            raise ElectraError(f"process {self.rank} lost another one: {reason}") from error
+            lost = self.heartbeat.lost() if self.heartbeat is not None else []
+            named = f"process {', '.join(map(str, lost))}" if lost else "another one"
+            raise ElectraError(f"process {self.rank} lost {named}: {reason}") from error
 
     def _number(self, value: float) -> Tensor:
         device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
         return torch.tensor(value, dtype=torch.float64, device=device)
 
     def close(self) -> None:
+        if self.heartbeat is not None:
+            self.heartbeat.close()
         if self.size > 1:
             torch.distributed.destroy_process_group()
 
@@ -105,11 +111,12 @@ def join(device: torch.device, *, timeout_s: float) -> World:
     store, rank, size = next(rendezvous("env://"))
     # torchrun keeps its store over a restart, addresses of dead processes included: each attempt has names of its own.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    named = torch.distributed.PrefixStore(f"electra-{attempt}", store)  # type: ignore[attr-defined]
     torch.distributed.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        store=torch.distributed.PrefixStore(f"electra-{attempt}", store),  # type: ignore[attr-defined]
+        store=named,
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=timeout_s),
     )
-    return World(rank, size)
+    return World(rank, size, Heartbeat(named, rank=rank, size=size))

@@ -116,12 +116,20 @@ def begin_discriminator(model: nn.Module, generator: GeneratorConfig, *, from_ge
 class StageWeights:
     """A model's weights during a stage: a master of what learns, and plain weights of what does not."""
 
-    def __init__(self, model: nn.Module, stage: Stage, *, compute: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        stage: Stage,
+        *,
+        compute: torch.dtype,
+        device: torch.device,
+        scale: Callable[[str], float] = lambda name: 1.0,
+    ) -> None:
         parts = dict(model.named_children())
         fixed = {name: part for name, part in parts.items() if not stage.trains(name)}
         learning = {name: part for name, part in parts.items() if stage.trains(name)}
         self._fixed = Weights(nn.ModuleDict(fixed), compute=compute, device=device) if fixed else None
-        self.master = Master(nn.ModuleDict(learning), compute=compute, device=device)
+        self.master = Master(nn.ModuleDict(learning), compute=compute, device=device, scale=scale)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Named views of everything that a checkpoint holds: all weights, and the averages of what learns."""

@@ -83,6 +83,18 @@ class Weights:
         """Named views of everything that a checkpoint holds."""
         return {"model": self._named(self.weights)}
 
+    def parts(self, chosen: Callable[[str], bool]) -> list[slice]:
+        """Where the parameters that are chosen by name lie in the buffers; neighbours as one stretch."""
+        parts: list[slice] = []
+        start = 0
+        for name, size in zip(self.names, self._sizes, strict=True):
+            end = start + size
+            if chosen(name):
+                joins = bool(parts) and parts[-1].stop == start
+                parts[-1:] = [slice(parts[-1].start, end)] if joins else [*parts[-1:], slice(start, end)]
+            start = end
+        return parts
+
     def _named(self, flat: Tensor) -> dict[str, Tensor]:
         return dict(zip(self.names, self._views(flat), strict=True))
 
