@@ -14,6 +14,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from model_folders import MLM, RTD, SIZE, VOCAB, make_run
+from relisted import relist
 
 from electra.batches.order import Cursor
 from electra.checkpoint.store import checkpoint_path, latest
@@ -88,7 +89,8 @@ def test_promise_15_exported_folder_in_transformers(config: Any, part: Any, tmp_
     assert done.exit_code == 0, done.output
     files = {path.name for path in (tmp_path / "hf").iterdir()}
     assert files == {
-        "config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "README.md"
+        "config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "README.md",
+        "manifest.json",
     }  # fmt: skip
     loaded = load_model(tmp_path / "run", part=part)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
@@ -96,7 +98,7 @@ def test_promise_15_exported_folder_in_transformers(config: Any, part: Any, tmp_
     assert batch["input_ids"][0].tolist() == [
         loaded.tokenizer.cls_id, *loaded.tokenizer.encode(TEXT), loaded.tokenizer.sep_id
     ]  # fmt: skip
-    assert tokenizer.model_max_length == 32
+    assert tokenizer.model_max_length == 24, "the length of pre-training: the other positions are untrained"
     kind = "ElectraForPreTraining" if isinstance(loaded.head, DetectionHead) else "ElectraForMaskedLM"
     assert kind in done.output
     theirs, info = getattr(transformers, kind).from_pretrained(tmp_path / "hf", output_loading_info=True)
@@ -204,6 +206,8 @@ def test_a_damaged_checkpoint_is_passed_over_or_refused(run: Path) -> None:
 def change_config(folder: Path, **values: Any) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    if (folder / "manifest.json").exists():
+        relist(folder)
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
@@ -212,6 +216,8 @@ def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> 
     tensors = read_tensors(folder / "model.safetensors")
     change(tensors)
     save_file(tensors, folder / "model.safetensors")
+    if (folder / "manifest.json").exists():
+        relist(folder)
 
 
 def only_pickle(folder: Path) -> None:
@@ -261,15 +267,46 @@ def test_promise_20_what_cannot_be_loaded_is_named(
 ) -> None:
     folder = tmp_path / "hf"
     export_model(run, folder)
+    (folder / "manifest.json").unlink()  # as a folder from elsewhere
     damage(folder)
     with pytest.raises(CheckpointError, match=message) as caught:
         load_model(folder)
     assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"])
+def test_promise_09_a_damaged_export_is_refused(name: str, run: Path, tmp_path: Path) -> None:
+    export_model(run, tmp_path / "hf")
+    path = tmp_path / "hf" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"{name}: is damaged: .*\(export it again, or remove manifest.json"):
+        load_model(tmp_path / "hf")
+    (tmp_path / "hf" / "README.md").write_text("My own words.")  # nothing reads it
+
+
+@pytest.mark.parametrize("foreign", ["{", '{"name": "theirs"}', '{"format": "web", "files": 3}', "[]"])
+def test_a_manifest_of_somebody_else_says_nothing(foreign: str, run: Path, tmp_path: Path) -> None:
+    export_model(run, tmp_path / "hf")
+    (tmp_path / "hf" / "manifest.json").write_text(foreign)
+    assert load_model(tmp_path / "hf").tokenizer.vocab_size == len(VOCAB)
+
+
+@pytest.mark.parametrize("name", ["config.toml", "tokenizer/vocab.txt", "tokenizer/tokenizer_config.json"])
+def test_promise_09_a_run_whose_files_are_damaged_is_refused(name: str, run: Path) -> None:
+    path = run / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"{name}: is damaged"):
+        load_model(run)
+
+
 def test_a_vocabulary_that_does_not_match_is_refused(run: Path, tmp_path: Path) -> None:
     export_model(run, tmp_path / "hf")
     Tokenizer(VOCAB[:-1]).save(tmp_path / "hf")
+    relist(tmp_path / "hf")
     with pytest.raises(DataError, match=f"has {len(VOCAB) - 1} entries, but its token table {len(VOCAB)}"):
         load_model(tmp_path / "hf")
 
@@ -299,6 +336,7 @@ def test_weights_that_cannot_be_written(run: Path, tmp_path: Path) -> None:
 
 def test_promise_17_a_pickle_is_never_opened(run: Path, tmp_path: Path) -> None:
     export_model(run, tmp_path / "hf")
+    (tmp_path / "hf" / "manifest.json").unlink()
     only_pickle(tmp_path / "hf")
     done = call(import_command, tmp_path / "hf", "--out", tmp_path / "back")
     assert isinstance(done.exception, CheckpointError) and "pytorch_model.bin is a pickle" in str(done.exception)

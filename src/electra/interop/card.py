@@ -6,6 +6,7 @@ from electra import __version__
 from electra.interop.models import Source
 from electra.interop.settings import ARCHITECTURES
 from electra.model.cost import train_flops
+from electra.tokenizer.codec import Tokenizer
 
 
 def model_card(source: Source) -> str:
@@ -17,7 +18,7 @@ def model_card(source: Source) -> str:
     rows = [
         ("network", f"{size.layers} layers x {size.width}, {size.heads} heads, embeddings {size.embedding}"),
         ("parameters", f"{count:,}"),
-        ("vocabulary", f"{size.vocab_size:,} WordPieces, {'lower' if source.tokenizer.lowercase else 'mixed'} case"),
+        ("vocabulary", f"{size.vocab_size:,} {_entries(source.tokenizer)}"),
         ("longest sequence in pre-training", f"{weights.length} tokens"),
         *_training_rows(source),
     ]
@@ -42,6 +43,11 @@ def model_card(source: Source) -> str:
         "```",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _entries(tokenizer: Tokenizer) -> str:
+    kind = "entries of byte-level BPE" if tokenizer.kind == "bytes" else "WordPieces"
+    return f"{kind}, {'lower' if tokenizer.lowercase else 'mixed'} case"
 
 
 def _title(source: Source) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from electra import fsio
-from electra.checkpoint.tensors import read_tensors
+from electra.checkpoint.tensors import read_tensors, tensor_names
 from electra.errors import CheckpointError
 from electra.interop import names, settings
 from electra.interop.names import OUTPUT_TABLE, TOKEN_TABLE, Tensors
@@ -27,19 +27,24 @@ def is_folder(path: Path) -> bool:
 
 def read_folder(path: Path) -> Weights:
     """The network in a transformers ELECTRA folder; where it has no pre-training head, `head` is None."""
-    values = _read_json(path / CONFIG)
+    values = fsio.read_json(path / CONFIG, error=CheckpointError)
     config, length = settings.from_transformers(values, path / CONFIG)
     objective = values.get(settings.OBJECTIVE)
-    theirs = _with_prefix(_read_tensors(path))
-    head = names.head_in(theirs)
+    files = _weight_files(path)
+    stored = [name for file in files for name in tensor_names(file)]
+    prefix = "" if any(name.startswith("electra.") for name in stored) else "electra."  # of a bare ElectraModel
+    found = {prefix + name for name in stored}
+    head = names.head_in(found)
     table = names.translation(discriminator_shape(config), head)
     used = {name for group in table.values() for name in group}
-    missing = sorted(used - theirs.keys())
+    missing = sorted(used - found)
     if missing:
         raise CheckpointError(path, f"lacks {len(missing)} tensors, the first is {missing[0]}")
+    wanted = {name.removeprefix(prefix) for name in {*used, OUTPUT_TABLE}}
+    theirs = {prefix + name: tensor for file in files for name, tensor in read_tensors(file, only=wanted).items()}
     if head == "masked" and OUTPUT_TABLE in theirs and not torch.equal(theirs[OUTPUT_TABLE], theirs[TOKEN_TABLE]):
         raise CheckpointError(path, f"{OUTPUT_TABLE} differs from the token table, and only tied tables are supported")
-    unused = {name for name in theirs.keys() - used - {OUTPUT_TABLE} if not name.endswith("position_ids")}
+    unused = {name for name in found - used - {OUTPUT_TABLE} if not name.endswith("position_ids")}
     tensors = names.from_transformers(theirs, table)
     weights = Weights(
         config=config,
@@ -76,25 +81,11 @@ def write_files(folder: Path, values: dict[str, Any], tensors: Tensors) -> None:
         raise CheckpointError(folder / WEIGHTS, f"could not be written: {error}") from error
 
 
-def _with_prefix(theirs: Tensors) -> Tensors:
-    """A bare ElectraModel's names, made those of the classes that contain one."""
-    if any(name.startswith("electra.") for name in theirs):
-        return theirs
-    return {f"electra.{name}": tensor for name, tensor in theirs.items()}
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return fsio.read_json(path)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(path, f"cannot be read as JSON: {error}") from error
-
-
-def _read_tensors(path: Path) -> Tensors:
+def _weight_files(path: Path) -> list[Path]:
     if (path / WEIGHTS).is_file():
-        return read_tensors(path / WEIGHTS)
+        return [path / WEIGHTS]
     if (path / INDEX).is_file():
-        return _read_pieces(path)
+        return _pieces(path)
     pickles = sorted(file.name for file in path.iterdir() if file.suffix in _PICKLES)
     if pickles:
         reason = f"{pickles[0]} is a pickle, which can run code when read, so it is never read here"
@@ -103,15 +94,13 @@ def _read_tensors(path: Path) -> Tensors:
     raise CheckpointError(path, f"has no {WEIGHTS}", fix="give a folder that save_pretrained wrote")
 
 
-def _read_pieces(path: Path) -> Tensors:
-    """Weights that transformers cut into several files."""
-    index = _read_json(path / INDEX)
-    places = index.get("weight_map") if isinstance(index, dict) else None
+def _pieces(path: Path) -> list[Path]:
+    """The files that transformers cut the weights into."""
+    places = fsio.read_object(path / INDEX, error=CheckpointError).get("weight_map")
     if not isinstance(places, dict):
         raise CheckpointError(path / INDEX, "has no weight_map")
-    tensors: Tensors = {}
-    for name in sorted({str(place) for place in places.values()}):
+    files = sorted({str(place) for place in places.values()})
+    for name in files:
         if Path(name).name != name or not name.endswith(".safetensors"):
             raise CheckpointError(path / INDEX, f"names {name!r}, which is not a safetensors file of this folder")
-        tensors |= read_tensors(path / name)
-    return tensors
+    return [path / name for name in files]

@@ -12,17 +12,19 @@ import torch
 from torch import Tensor
 
 from electra.checkpoint import store
+from electra.checkpoint.folder import read_config, verify_tokenizer
 from electra.checkpoint.tensors import read_tensors
-from electra.config.load import load
 from electra.config.schema import Config, GeneratorConfig, ModelConfig
 from electra.errors import CheckpointError, DataError
 from electra.interop import huggingface, names
 from electra.interop.names import Part
 from electra.interop.network import Network, Weights, build, checked
+from electra.manifest import read_manifest
 from electra.model.encoder import Shape, discriminator_shape, generator_shape
 from electra.model.heads import DetectionHead, MaskedHead
 from electra.ops.dispatch import Kernels
-from electra.tokenizer.codec import TOKENIZER_FILE, VOCAB_FILE, Tokenizer
+from electra.progress import say
+from electra.tokenizer.codec import CONFIG_FILE, TOKENIZER_FILE, VOCAB_FILE, Tokenizer
 
 ACCEPTED = "give a run folder, one of its checkpoints, an exported folder or a transformers ELECTRA folder"
 
@@ -115,6 +117,7 @@ def read_source(path: Path, *, part: Part = "discriminator") -> Source:
             raise CheckpointError(path, "has no whole checkpoint yet", fix="train it first")
         source = _from_checkpoint(checkpoint, path, part)
     elif huggingface.is_folder(path):
+        _verify_export(path)
         weights = huggingface.read_folder(path)
         if part == "generator" and weights.head != "masked":
             raise CheckpointError(path, "is not a generator: it has no masked-token head")
@@ -128,7 +131,8 @@ def read_source(path: Path, *, part: Part = "discriminator") -> Source:
 
 
 def _from_checkpoint(checkpoint: Path, run: Path, part: Part) -> Source:
-    config = load(file=run / "config.toml")
+    config = read_config(run)
+    verify_tokenizer(run)
     generates = part == "generator" and config.objective.name != "mlm"
     if generates and config.generator.kind == "two-tower":
         reason = "its generator is two towers, which are not one encoder and have no place outside the run"
@@ -154,6 +158,18 @@ def _from_checkpoint(checkpoint: Path, run: Path, part: Part) -> Source:
         run=config,
         step=int(checkpoint.name.removeprefix("step-")),
     )
+
+
+def _verify_export(path: Path) -> None:
+    """Refuse an exported folder of ours that is not as written; one from elsewhere has no manifest of ours."""
+    try:
+        sums = read_manifest(path, fix="export it again, or remove manifest.json to use it as it is")
+    except CheckpointError as error:
+        say(f"warning: {error}; {path} is read without being verified")
+        return
+    if sums is not None:
+        used = (huggingface.CONFIG, huggingface.WEIGHTS, VOCAB_FILE, TOKENIZER_FILE, CONFIG_FILE)
+        sums.verify(*(name for name in used if name in sums.files))
 
 
 def _sizes(model: ModelConfig, generator: GeneratorConfig) -> ModelConfig:

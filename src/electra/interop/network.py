@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from electra.checkpoint.tensors import require_finite
 from electra.config.schema import ModelConfig
 from electra.errors import CheckpointError
 from electra.interop.names import Head, Tensors
@@ -69,7 +70,7 @@ class Network(nn.Module):
 
 
 def checked(weights: Weights, where: Path) -> Weights:
-    """`weights` in fp32, refused where a tensor is missing or of the wrong shape."""
+    """`weights` in fp32, refused where a tensor is missing, of the wrong shape or not finite."""
     with torch.device("meta"):
         expected = dict(Network(weights.config, weights.head, ops=host_ops("plain")).named_parameters())
     missing = sorted(expected.keys() - weights.tensors.keys())
@@ -84,6 +85,7 @@ def checked(weights: Weights, where: Path) -> Weights:
         if not tensor.is_floating_point():
             raise CheckpointError(where, f"{name} holds {tensor.dtype}, not floating-point numbers")
         tensors[name] = tensor.detach().to(torch.float32)
+    require_finite(tensors, where=where)
     return replace(weights, tensors=tensors)
 
 

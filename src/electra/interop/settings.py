@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from electra.checkpoint.tensors import require_memory
 from electra.config.schema import ModelConfig
-from electra.errors import CheckpointError
+from electra.config.validate import validate_model
+from electra.errors import CheckpointError, ConfigError
 from electra.interop.names import Head
+from electra.model.cost import encoder_parameters
 from electra.ops import NORM_EPS
 
 ARCHITECTURES: dict[Head | None, str] = {
@@ -42,6 +45,15 @@ LENGTH = "pretrained_length"
 
 OBJECTIVE = "pretrained_objective"
 """Our own key in config.json: what the network was trained for, where it is ours."""
+
+
+def check_sizes(config: ModelConfig, where: Path) -> None:
+    """Refuse a network that cannot be, or that this machine cannot hold, before anything is built of it."""
+    try:
+        validate_model(config)
+    except ConfigError as error:
+        raise CheckpointError(where, str(error)) from error
+    require_memory(encoder_parameters(config), where=where)
 
 
 def to_transformers(config: ModelConfig, *, head: Head | None, pad_id: int, length: int) -> dict[str, Any]:
@@ -107,6 +119,7 @@ def from_transformers(values: Any, where: Path) -> tuple[ModelConfig, int]:
         attention_dropout=float(sizes["attention_probs_dropout_prob"]),
         init_std=float(sizes["initializer_range"]),
     )
+    check_sizes(config, where)
     length = values.get(LENGTH, config.positions)
     whole = isinstance(length, int) and not isinstance(length, bool)
     return config, min(length, config.positions) if whole and length > 0 else config.positions

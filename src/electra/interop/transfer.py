@@ -18,9 +18,23 @@ from electra.interop.card import model_card
 from electra.interop.models import Source, read_source
 from electra.interop.names import Part, Tensors
 from electra.interop.network import Weights
+from electra.manifest import commit_files, commit_folder, sums_below
 from electra.model.encoder import discriminator_shape, generator_shape
-from electra.tokenizer.codec import CONFIG_FILE
+from electra.tokenizer.codec import CONFIG_FILE, Tokenizer
 from electra.train.loop import Position
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pair:
+    """Both networks of transformers folders, or what there is of them, under the names that a run gives them."""
+
+    config: Config
+    tensors: Tensors
+    tokenizer: Tokenizer
+    missing: tuple[str, ...]
+    """Parts of a run that the folders do not have."""
+    unused: tuple[str, ...]
+    """Names in the folders that have no place in a run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,10 +51,10 @@ def export_model(path: Path, out: Path, *, part: Part = "discriminator") -> Sour
     """Write a model as a folder that transformers loads: config.json, model.safetensors, tokenizer, README.md."""
     require_free(out)
     source = read_source(path, part=part)
-    with commit_dir(out) as aside:
+    with commit_folder(out) as aside:
         huggingface.write_weights(aside, source.weights, pad_id=source.tokenizer.pad_id)
         source.tokenizer.save(aside)
-        limits = {"model_max_length": source.weights.config.positions}
+        limits = {"model_max_length": source.weights.length}  # positions beyond it are untrained
         write_json(aside / CONFIG_FILE, read_json(aside / CONFIG_FILE) | limits)
         write_atomic(aside / "README.md", model_card(source).encode())
     return source
@@ -52,27 +66,32 @@ def import_model(path: Path, out: Path, *, generator: Path | None = None) -> Imp
     What the folders lack stays absent: nothing is filled with random numbers.
     """
     require_free(out)
+    pair = read_pair(path, generator)
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in pair.tensors.items()}
+    with commit_dir(out) as aside:
+        pair.tokenizer.save(aside / "tokenizer")
+        commit_files(aside, {"config.toml": to_toml(pair.config).encode()}, others=sums_below(aside, "tokenizer"))
+        groups = {"model": pair.tensors, "average": zeros, "square": zeros}
+        start = Position(total_steps=None if pair.config.train.max_minutes else pair.config.train.steps)
+        store.save(aside, step=0, tensors=groups, state=asdict(start), keep=1)
+    return Imported(config=pair.config, tensors=len(pair.tensors), missing=pair.missing, unused=pair.unused)
+
+
+def read_pair(path: Path, generator: Path | None = None) -> Pair:
+    """A transformers folder, or a discriminator's and its generator's, as a run would hold them."""
     source = _read_transformers(path)
     if generator is not None and source.weights.head == "masked":
         raise CheckpointError(path, "is a masked language model", fix="give the discriminator first, then --generator")
     small = _read_transformers(generator).weights if generator is not None else None
     config = _config_for(source.weights, small, generator)
-    if config.objective.name == "mlm":
-        tensors: Tensors = source.weights.tensors
-        missing: tuple[str, ...] = ()
-    else:
+    tensors: Tensors = source.weights.tensors
+    missing: tuple[str, ...] = ()
+    if config.objective.name != "mlm":
         tensors = names.run_of(source.weights.tensors, small.tensors if small else None)
         absent = {"discriminator_head": source.weights.head is None, "generator": small is None}
         missing = tuple(part for part, gone in absent.items() if gone)
-    zeros = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
-    with commit_dir(out) as aside:
-        write_atomic(aside / "config.toml", to_toml(config).encode())
-        source.tokenizer.save(aside / "tokenizer")
-        groups = {"model": tensors, "average": zeros, "square": zeros}
-        start = Position(total_steps=None if config.train.max_minutes else config.train.steps)
-        store.save(aside, step=0, tensors=groups, state=asdict(start), keep=1)
     unused = source.weights.unused + (small.unused if small else ())
-    return Imported(config=config, tensors=len(tensors), missing=missing, unused=unused)
+    return Pair(config=config, tensors=tensors, tokenizer=source.tokenizer, missing=missing, unused=unused)
 
 
 def require_free(out: Path) -> None:

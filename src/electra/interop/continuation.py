@@ -1,0 +1,109 @@
+"""Pre-training that goes on from a model: a run, an export, or a released discriminator and its generator.
+
+What the model does not have starts fresh: an export is a discriminator alone, so its generator begins from nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from electra.checkpoint import store
+from electra.checkpoint.tensors import read_tensors
+from electra.config.load import adjust, load, to_toml
+from electra.config.schema import Config
+from electra.errors import CheckpointError, ConfigError
+from electra.fsio import commit_dir
+from electra.interop import huggingface
+from electra.interop.names import Tensors
+from electra.interop.transfer import read_pair, require_free
+from electra.manifest import commit_files, sums_below
+from electra.model.electra import build_model
+from electra.ops.dispatch import host_ops
+from electra.progress import say
+from electra.tokenizer.codec import Tokenizer
+from electra.train.loop import Position
+
+CONFIG, TOKENIZER = "config.toml", "tokenizer"
+
+
+def config_of_run(
+    out: Path,
+    *,
+    model: Path | None,
+    generator: Path | None,
+    preset: str | None,
+    file: Path | None,
+    overrides: Iterable[str],
+) -> Config:
+    """The config that a pre-training command asks for: a preset's, or that of the model it goes on from."""
+    if model is not None:
+        if preset is not None:
+            raise ConfigError("--preset", f"--from {model} decides the model", fix="leave --preset out")
+        return continue_from(model, out, generator=generator, file=file, overrides=overrides)
+    if generator is not None:
+        raise ConfigError("--generator", "is for --from", fix="give the discriminator's folder with --from")
+    return load(preset, file=file, overrides=overrides)
+
+
+def continue_from(
+    model: Path, out: Path, *, generator: Path | None = None, file: Path | None = None, overrides: Iterable[str] = ()
+) -> Config:
+    """The config of a run in `out` that goes on from `model`, whose weights `out` begins with at step 0.
+
+    It is the model's own config, changed by a TOML file and `key=value` overrides. Where `out` already holds such a
+    run, nothing is written and `model` is not read.
+    """
+    if (out / CONFIG).is_file():
+        return adjust(load(file=out / CONFIG), file=file, overrides=overrides)
+    require_free(out)
+    config, tensors, tokenizer = _read(model, generator)
+    config = adjust(config, file=file, overrides=overrides)
+    whole, fresh = _complete(config, tensors, model)
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in whole.items()}
+    with commit_dir(out) as aside:
+        tokenizer.save(aside / TOKENIZER)
+        commit_files(aside, {CONFIG: to_toml(config).encode()}, others=sums_below(aside, TOKENIZER))
+        start = Position(total_steps=None if config.train.max_minutes else config.train.steps)
+        groups = {"model": whole, "average": zeros, "square": zeros}
+        store.save(aside, step=0, tensors=groups, state=asdict(start), keep=1)
+    parts = sorted({name.partition(".")[0] for name in fresh})
+    say(f"going on from {model}" + (f"; fresh, because it has none: {', '.join(parts)}" if parts else ""))
+    return config
+
+
+def _read(model: Path, generator: Path | None) -> tuple[Config, Tensors, Tokenizer]:
+    """A model's config, its tensors by a run's names, and its tokenizer."""
+    if not (model / CONFIG).is_file():
+        if not huggingface.is_folder(model):
+            fix = "give a run folder, an exported folder or a transformers ELECTRA folder"
+            raise CheckpointError(model, "holds no model", fix=fix)
+        pair = read_pair(model, generator)
+        return pair.config, pair.tensors, pair.tokenizer
+    if generator is not None:
+        raise ConfigError("--generator", f"{model} is a run and has its own generator", fix="leave it out")
+    last = store.latest(model)
+    if last is None:
+        raise CheckpointError(model, "has no whole checkpoint yet", fix="train it first")
+    return load(file=model / CONFIG), read_tensors(last / "model.safetensors"), Tokenizer.load(model / TOKENIZER)
+
+
+def _complete(config: Config, tensors: Tensors, where: Path) -> tuple[Tensors, list[str]]:
+    """Every tensor of a run with this config, and the names of those that the model did not have."""
+    whole: Tensors = {}
+    fresh: list[str] = []
+    for name, parameter in build_model(config, ops=host_ops("plain")).named_parameters():
+        tensor = tensors.get(name)
+        if tensor is None:
+            fresh.append(name)
+        elif tensor.shape != parameter.shape:
+            reason = f"{name} is {tuple(tensor.shape)}, but the config asks for {tuple(parameter.shape)}"
+            raise CheckpointError(where, reason, fix="leave model.* and generator.* as the model has them")
+        whole[name] = parameter.detach() if tensor is None else tensor
+    missing = [name for name in fresh if name.startswith(("embeddings.", "discriminator.", "encoder."))]
+    if missing:
+        raise CheckpointError(where, f"has no {missing[0]}", fix="leave objective.name as the model has it")
+    return whole, fresh

@@ -1,0 +1,119 @@
+"""Pre-training that goes on from a run, an export or a released pair of folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from tiny_runs import arguments, make_data, metric_lines, small_config, stop_at, weights
+
+from electra.checkpoint import store
+from electra.checkpoint.tensors import read_tensors
+from electra.cli import main
+from electra.errors import ConfigError, DataError
+from electra.interop.continuation import continue_from
+from electra.interop.transfer import export_model
+from electra.pretrain import pretrain
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data, a finished run on it, and both its networks as transformers folders."""
+    folder = tmp_path_factory.mktemp("continuation")
+    data = make_data(folder / "data")
+    pretrain(small_config(), data=data, out=folder / "run")
+    export_model(folder / "run", folder / "discriminator")
+    export_model(folder / "run", folder / "generator", part="generator")
+    return folder
+
+
+def go_on(place: Path, out: Path, model: str, *more: str) -> Result:
+    command = ["pretrain", "--data", str(place / "data"), "--out", str(out), "--from", str(place / model), *more]
+    return CliRunner().invoke(main, command)
+
+
+def evaluations(run: Path) -> list[float]:
+    return [line["eval/rtd_loss"] for line in metric_lines(run) if line["kind"] == "eval"]
+
+
+def start_of(run: Path) -> dict[str, torch.Tensor]:
+    return read_tensors(store.checkpoint_path(run, 0) / "model.safetensors")
+
+
+def end_of(run: Path) -> dict[str, torch.Tensor]:
+    last = store.latest(run)
+    assert last is not None
+    return read_tensors(last / "model.safetensors")
+
+
+@pytest.mark.parametrize("source", ["run", "pair"])
+def test_a_run_begins_where_the_model_stood(place: Path, tmp_path: Path, source: str) -> None:
+    """Held-out loss and weights at step 0 are those that the first run ended with."""
+    model, more = ("run", ()) if source == "run" else ("discriminator", ("--generator", str(place / "generator")))
+    settings = () if source == "run" else arguments()
+    done = go_on(place, tmp_path / "on", model, *more, *settings, "checkpoint.keep=9")
+    assert done.exit_code == 0, done.output
+    if source == "run":  # the folders do not say how positions were masked
+        assert evaluations(tmp_path / "on")[0] == pytest.approx(evaluations(place / "run")[-1], rel=1e-6)
+    first, end = start_of(tmp_path / "on"), end_of(place / "run")
+    assert first.keys() == end.keys() and all(torch.equal(first[name], end[name]) for name in end)
+
+
+def test_what_an_export_lacks_starts_fresh(place: Path, tmp_path: Path) -> None:
+    done = go_on(place, tmp_path / "on", "discriminator", *arguments(), "checkpoint.keep=9")
+    assert done.exit_code == 0, done.output
+    assert "fresh, because it has none: generator, generator_head" in done.output
+    first, end = start_of(tmp_path / "on"), end_of(place / "run")
+    taken = {name for name, tensor in first.items() if torch.equal(tensor, end[name])}
+    assert {name for name in first if not name.startswith("generator")} <= taken
+    assert not any(name.endswith("up.weight") for name in taken if name.startswith("generator"))
+
+
+def test_stopped_and_resumed_it_ends_with_the_same_bits(place: Path, tmp_path: Path) -> None:
+    """And resuming needs the model no longer."""
+    overrides = ["train.steps=9"]
+    config = continue_from(place / "run", tmp_path / "whole", overrides=overrides)
+    pretrain(config, data=place / "data", out=tmp_path / "whole")
+    config = continue_from(place / "run", tmp_path / "parts", overrides=overrides)
+    stop_at(4, config, data=place / "data", out=tmp_path / "parts")
+    again = continue_from(tmp_path / "gone", tmp_path / "parts", overrides=overrides)
+    assert again == config
+    pretrain(again, data=place / "data", out=tmp_path / "parts")
+    assert weights(tmp_path / "whole") == weights(tmp_path / "parts")
+
+
+def test_another_vocabulary_is_refused(place: Path, tmp_path: Path) -> None:
+    other = make_data(tmp_path / "other", seed=7)
+    config = continue_from(place / "run", tmp_path / "on")
+    with pytest.raises(DataError, match="another vocabulary"):
+        pretrain(config, data=other, out=tmp_path / "on")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--preset", "tiny"), "leave --preset out"),
+        (("model.width=32",), "model.*"),
+        (("objective.name=mlm",), "objective.name"),
+        (("--generator", "somewhere"), "own generator"),
+    ],
+)
+def test_what_the_model_decides_cannot_be_changed(
+    place: Path, tmp_path: Path, more: tuple[str, ...], message: str
+) -> None:
+    done = go_on(place, tmp_path / "on", "run", *more)
+    assert done.exit_code != 0 and not (tmp_path / "on").exists()
+    assert message in str(done.exception) + done.output
+
+
+def test_a_folder_without_a_model_is_refused(place: Path, tmp_path: Path) -> None:
+    done = go_on(place, tmp_path / "on", "data")
+    assert done.exit_code != 0 and "run folder" in str(done.exception) + done.output
+
+
+def test_a_generator_alone_is_refused(place: Path, tmp_path: Path) -> None:
+    command = ["pretrain", "--data", str(place / "data"), "--out", str(tmp_path / "on"), "--generator", str(place)]
+    done = CliRunner().invoke(main, command)
+    assert isinstance(done.exception, ConfigError | SystemExit) and "--from" in str(done.exception) + done.output
