@@ -188,24 +188,31 @@ def prepare(
     held_out_share: float = 0.005,
     workers: int | None = None,
     text_column: str = "text",
-    cased: bool = False,
-    keep_accents: bool = False,
+    encoding: str | None = None,
+    tokenizer: Literal["auto", "wordpiece", "bytes"] = "auto",
+    lowercase: bool | None = None,
+    strip_accents: bool | None = None,
     split_sentences: bool = True,
     min_chars: int = 5,
 ) -> PreparedData:
     """A tokenizer and token shards made from text; calling it again continues, or verifies finished data.
 
-    Sources are files (.txt .jsonl .csv .parquet, also compressed), folders, globs or hf:NAME. In .txt files a blank
-    line ends a document; elsewhere a row is a document. `vocab` is a BERT vocab.txt to use as it is.
+    Sources are files (.txt .md .html .jsonl .csv .parquet, also compressed), folders, globs or hf:NAME. In .txt files a
+    blank line ends a document; a .md or .html file is one; elsewhere a row is a document. `encoding` is that of text
+    files that are not UTF-8. `vocab` is a vocabulary to use as it is: a BERT vocab.txt, or the tokenizer of a run, of
+    data or of an export. Without it one is trained, of the kind that suits the scripts of the text; it keeps case and
+    accents unless asked otherwise.
     """
     from electra.shards.build import prepare as build
     from electra.shards.options import PrepareOptions
 
     options = PrepareOptions(
         vocab_size=vocab_size,
-        lowercase=not cased,
-        strip_accents=not (cased or keep_accents),
+        tokenizer=tokenizer,
+        lowercase=lowercase,
+        strip_accents=strip_accents,
         text_column=text_column,
+        encoding=encoding,
         split_sentences=split_sentences,
         min_chars=min_chars,
         held_out_share=held_out_share,
@@ -236,19 +243,30 @@ def pretrain(
     data: PathLike,
     *,
     out: PathLike,
+    model: PathLike | None = None,
+    generator: PathLike | None = None,
     preset: str | None = None,
     config: PathLike | None = None,
     settings: Settings = (),
 ) -> Run:
     """A run: generator and discriminator trained on prepared data; calling it again resumes.
 
-    `config` is a TOML file with changed keys, `settings` are single keys; both change the preset (by default `small`).
+    `model` is what it goes on from: a run, an export or a transformers ELECTRA folder, with its `generator`'s folder.
+    `config` is a TOML file with changed keys, `settings` are single keys; both change the model's config or the preset
+    (by default `small`).
     """
-    from electra.config.load import load as load_config
+    from electra.interop.continuation import config_of_run
     from electra.pretrain import pretrain as train
     from electra.report.reading import number, read_run
 
-    loaded = load_config(preset, file=None if config is None else Path(config), overrides=_overrides(settings))
+    loaded = config_of_run(
+        Path(out),
+        model=None if model is None else Path(model),
+        generator=None if generator is None else Path(generator),
+        preset=preset,
+        file=None if config is None else Path(config),
+        overrides=_overrides(settings),
+    )
     path = train(loaded, data=Path(data), out=Path(out))
     run = read_run(path)
     lines = [*run.train, *run.evals]

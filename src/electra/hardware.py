@@ -9,6 +9,7 @@ import platform
 import re
 import subprocess
 import sys
+import time
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +22,8 @@ from electra.progress import say
 if TYPE_CHECKING:
     import torch
 
+_IMPORTED = time.monotonic()
+_SLOWEST_START_S = 60.0  # of an interpreter; more means that the system's figure is not to be trusted
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "triton")
@@ -117,13 +120,28 @@ def named_peak(name: str, *, bf16: bool) -> float | None:
     return None
 
 
+def process_began() -> float:
+    """When this process started, by `time.monotonic`; where the system does not say, when this module was imported."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return _IMPORTED
+    began = time.monotonic() - age_s
+    return began if 0 <= _IMPORTED - began <= _SLOWEST_START_S else _IMPORTED
+
+
 def cores() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def memory_bytes() -> int | None:
-    """Memory that this process may use: the machine's, or its container's limit."""
+def memory_bytes(device: torch.device | None = None) -> int | None:
+    """Memory that this process may use: a GPU's, or the machine's, or its container's limit."""
+    if device is not None and device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.get_device_properties(device).total_memory)
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from electra.terminal import visible
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -17,10 +19,25 @@ PLAIN_EVERY_S = 10.0
 RATE_WINDOW_S = 60.0
 
 _live: Progress | None = None
+_quiet = False
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing is shown inside: for work that is a step of something else and not the user's."""
+    global _quiet
+    before, _quiet = _quiet, True
+    try:
+        yield
+    finally:
+        _quiet = before
 
 
 def say(line: str) -> None:
     """Print one line on stderr, above the bar where one is live."""
+    if _quiet:
+        return
+    line = visible(line)
     if _live is not None:
         _live.console.print(line, markup=False, highlight=False, soft_wrap=True)
     else:
@@ -92,7 +109,7 @@ class Bar:
             parts.append(f"{scaled(rate)}{'B' if self.unit == 'B' else name}/s")
             if self.total and self.done < self.total:
                 parts.append(f"{clock((self.total - self.done) / rate)} left")
-        return ", ".join([*parts, *([self.note] if self.note else [])])
+        return visible(", ".join([*parts, *([self.note] if self.note else [])]))
 
     def last_line(self, *, failed: bool) -> str:
         took = self._now() - self._began
@@ -106,7 +123,7 @@ class Bar:
 
 def _terminal() -> bool:
     try:
-        return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        return not _quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     except ValueError:  # a closed stream
         return False
 
@@ -124,7 +141,7 @@ def progress(title: str, total: float | None = None, unit: str = "", *, start: f
             say(bar.last_line(failed=failed))
         return
     with _shared_display() as display:
-        task = display.add_task(title, total=total, completed=int(start), text="")
+        task = display.add_task(visible(title), total=total, completed=int(start), text="")
         bar._plain = False
         bar._show = lambda b: _draw(display, task, b)
         try:

@@ -15,6 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from electra.fsio import read_json_lines
+
 TWO_TOWER = ("generator.kind=two-tower",)
 CASES: dict[str, tuple[str, ...]] = {
     "rtd": (),
@@ -82,7 +84,7 @@ def run(tree: Path, data: Path, out: Path, preset: str, title: str, settings: tu
     )
     if done.returncode:
         return "failed", done.stderr.strip().splitlines()[-1][:80]
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = read_json_lines(folder / "metrics.jsonl")
     losses = [{k: v for k, v in line.items() if k.startswith(("train/", "eval/", "optim/"))} for line in lines]
     (checkpoint,) = sorted((folder / "checkpoints").glob("step-*"))[-1:]
     weights = hashlib.sha256()

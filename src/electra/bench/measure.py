@@ -6,7 +6,6 @@ result like any other.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
@@ -21,6 +20,7 @@ from electra import hardware
 from electra.bench.grid import PEERS, PLAIN, Job
 from electra.errors import ElectraError
 from electra.fsio import write_json
+from electra.jsontext import parse_json
 
 if TYPE_CHECKING:
     import torch
@@ -193,7 +193,7 @@ def main(arguments: list[str]) -> None:
     """Measure a job given as JSON and write its figures, or why there are none, to a file."""
     from electra.reproduce.workers import end_with_parent
 
-    job, result = json.loads(arguments[0]), Path(arguments[1])
+    job, result = parse_json(arguments[0], where="the job"), Path(arguments[1])
     end_with_parent()
     try:
         found = asdict(measure(Job(**job | {"overrides": tuple(job["overrides"])})))

@@ -13,6 +13,7 @@ from electra.config.schema import Config
 from electra.model.electra import build_model
 from electra.objective.registry import Resources
 from electra.train.execution import Execution, make_stepper, plan_execution
+from electra.train.optim import make_update, scales
 from electra.train.parallel import World
 from electra.train.stages import StageWeights, plan_stages
 from electra.train.step import Stepper
@@ -54,12 +55,13 @@ def make_our_stepper(config: Config, execution: Execution, specials: Specials = 
     counts = torch.ones(config.model.vocab_size, dtype=torch.int64)
     stage = plan_stages(config, Resources(specials, execution.ops, lambda: counts, execution.device))[-1]
     stage.begin(model)
-    master = StageWeights(model, stage, compute=execution.dtype, device=execution.device).master
+    scale = scales(config.optim, config.generator)
+    master = StageWeights(model, stage, compute=execution.dtype, device=execution.device, scale=scale).master
     return make_stepper(
         model,
         master,
         stage.objective,
-        config.optim,
+        make_update(master, config.optim, config.generator, ops=execution.ops),
         execution,
         world=World(),
         separator=separator_of(config.data, specials),

@@ -23,7 +23,7 @@ from electra import hardware
 from electra.bench.start import start
 from electra.errors import DataError, ElectraError
 from electra.fsio import sha256_file
-from electra.tokenizer.codec import Tokenizer, read_vocab
+from electra.tokenizer.codec import Tokenizer
 
 BATCH_LINES = 1000
 METHODS = ("encode_batch", "encode_batch_fast")
@@ -68,7 +68,7 @@ def loop_seconds(files: Sequence[Path], vocab: Path, method: str, *, threads: in
 
 def encode(vocab: str, method: str, *files: str) -> float:
     """Seconds that the tokenizer takes for the lines of the files."""
-    encode_batch = getattr(Tokenizer(read_vocab(Path(vocab))).backend, method)
+    encode_batch = getattr(Tokenizer.read(Path(vocab)).backend, method)
     seconds = 0.0
     for path in files:
         with open(path, encoding="utf-8") as lines:

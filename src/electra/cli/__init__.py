@@ -13,8 +13,10 @@ from typing import Any, NoReturn
 import click
 
 from electra import __version__
+from electra.cli.stopping import Stopped, last_line, stopped_by_signals
 from electra.errors import ConfigError, ElectraError, Resumable, suggest
 from electra.platforms import require_supported
+from electra.terminal import visible
 
 COMMANDS = {
     "demo": ("electra.cli.demo", "From text to a fine-tuned model and a report, in minutes."),
@@ -29,6 +31,7 @@ COMMANDS = {
     "export": ("electra.cli.export", "A run's model as a folder that transformers loads."),
     "import": ("electra.cli.import_", "A transformers ELECTRA folder as one of ours."),
     "reproduce": ("electra.cli.reproduce", "An experiment of the paper, its numbers and yours."),
+    "speedrun": ("electra.cli.speedrun", "How good an encoder so many minutes give."),
     "config": ("electra.cli.config", "Show or compare configurations; list every option."),
     "flops": ("electra.cli.flops", "Parameters and FLOPs of a configuration."),
     "bench": ("electra.cli.bench", "How fast training is here, and with transformers."),
@@ -114,20 +117,24 @@ class LazyGroup(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> NoReturn:
+        with stopped_by_signals(program=args is None):
+            sys.exit(self._exit_code(args, prog_name, complete_var, **extra))
+
+    def _exit_code(self, args: Sequence[str] | None, prog_name: str | None, complete: str | None, **extra: Any) -> int:
         try:
             require_supported()
             # Only `ctx.exit(code)` yields a number: `invoke` above drops what commands return.
-            code = super().main(args, prog_name or "electra", complete_var, standalone_mode=False, **extra)
+            code = super().main(args, prog_name or "electra", complete, standalone_mode=False, **extra)
             sys.stdout.flush()
         except BrokenPipeError:
             _discard_stdout()
-            sys.exit(1)
+            return 1
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
-            sys.exit(error.exit_code)
+            return error.exit_code
         except (Exception, KeyboardInterrupt) as error:
-            sys.exit(_report(error))
-        sys.exit(code if isinstance(code, int) else 0)
+            return _report(error)
+        return code if isinstance(code, int) else 0
 
 
 def _discard_stdout() -> None:
@@ -145,7 +152,7 @@ def _report(error: BaseException) -> int:
         traceback.print_exception(error, file=sys.stderr)
     line, code = known
     with contextlib.suppress(BrokenPipeError):
-        print(" ".join(line.split("\n")), file=sys.stderr, flush=True)
+        print(visible(" ".join(line.split("\n"))), file=sys.stderr, flush=True)
     return code
 
 
@@ -157,7 +164,8 @@ def _line_and_code(error: BaseException) -> tuple[str, int] | None:
         hint = f" (see '{error.ctx.command_path} --help')" if isinstance(error, click.UsageError) and error.ctx else ""
         return f"electra: error: {error.format_message()}{hint}", error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
-        return "electra: stopped; the same command continues where it can", Resumable.exit_code
+        cause = error.__cause__ if isinstance(error, click.Abort) else error
+        return last_line(str(cause) if isinstance(cause, Stopped) else ""), Resumable.exit_code
     if isinstance(error, Resumable):
         return f"electra: {error}", error.exit_code
     if isinstance(error, ElectraError):
@@ -167,7 +175,8 @@ def _line_and_code(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
         return f"electra: error: {where}{error.strerror or error}", DATA_EXIT
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    full = isinstance(error, RuntimeError) and "allocate memory" in str(error)  # torch, on a CPU
+    if full or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return f"electra: error: {OUT_OF_MEMORY}", ElectraError.exit_code
     return None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from electra.cli.config import OVERRIDES, PRESET
+from electra.cli.lines import echo
 from electra.errors import ConfigError, ElectraError
 
 
@@ -92,7 +93,7 @@ def command(
             from electra.bench.speed_plot import draw
 
             write_atomic(plot, draw(rows, facts).encode())
-    click.echo(as_text(rows, facts))
+    echo(as_text(rows, facts))
     if profile is not None:
         text = "\n".join(f"{row.job.title}\n{row.figures.profile}" for row in rows if row.figures and row.job.profile)
         write_atomic(profile, text.encode())

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from electra.cli.lines import echo
+
 OVERRIDES = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 PRESET = click.option(
     "--preset", metavar="NAME", help="Start from this preset (default: small); `electra config presets` lists them."
@@ -28,7 +30,7 @@ def show(preset: str | None, file: Path | None, help_keys: bool, overrides: tupl
     from electra.config.load import load, to_toml
 
     config = load(preset, file=file, overrides=overrides)
-    click.echo(_keys(config) if help_keys else to_toml(config), nl=False)
+    echo(_keys(config) if help_keys else to_toml(config), nl=False)
 
 
 @command.command()
@@ -38,7 +40,7 @@ def presets() -> None:
 
     names = preset_names()
     for name in names:
-        click.echo(f"{name:<{max(map(len, names))}}  {preset_title(name)}")
+        echo(f"{name:<{max(map(len, names))}}  {preset_title(name)}")
 
 
 @command.command()
@@ -52,12 +54,12 @@ def diff(a: str, b: str) -> None:
 
     rows = [(key, toml_value(left), toml_value(right)) for key, left, right in differences(load_any(a), load_any(b))]
     if not rows:
-        click.echo("no difference")
+        echo("no difference")
         return
     rows.insert(0, ("", a, b))
     first, second = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
     for key, left, right in rows:
-        click.echo(f"{key:<{first}}  {left:<{second}}  {right}")
+        echo(f"{key:<{first}}  {left:<{second}}  {right}")
 
 
 def _keys(config: object) -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from electra.cli.lines import echo
+
 
 @click.command("demo")
 @click.option(
@@ -21,14 +23,14 @@ def command(out: Path, minutes: float | None) -> None:
     from electra.progress import clock
 
     result = demo(out, minutes=MINUTES if minutes is None else minutes)
-    click.echo(f"Report: {result.report}")
-    click.echo(f"  Replaced tokens: AUC {result.auc:.3f} on held-out text (0.5 is guessing)")
-    click.echo(
+    echo(f"Report: {result.report}")
+    echo(f"  Replaced tokens: AUC {result.auc:.3f} on held-out text (0.5 is guessing)")
+    echo(
         f"  Which package is this? {result.pretrained:.1%} right with pre-training, {result.untrained:.1%} without"
         f" (chance {result.chance:.1%})"
     )
     if result.pretrained <= result.untrained:
-        click.echo("  So short a run does not help yet. To give it more time: electra demo --minutes 60 --out demo-60")
-    click.echo(f"  Took {clock(result.seconds)}. Next, with sentences of yours:")
-    click.echo(f'  electra detect --model {result.run} "..."')
-    click.echo(f'  echo "..." | electra predict --model {result.tuned} --input -')
+        echo("  So short a run does not help yet. To give it more time: electra demo --minutes 60 --out demo-60")
+    echo(f"  Took {clock(result.seconds)}. Next, with sentences of yours:")
+    echo(f'  electra detect --model {result.run} "..."')
+    echo(f'  echo "..." | electra predict --model {result.tuned} --input -')

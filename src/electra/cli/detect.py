@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from electra.cli.lines import echo, waiting_lines
+from electra.terminal import json_text
 
 if TYPE_CHECKING:
     from electra.inference.results import Detection
@@ -30,23 +31,13 @@ def command(model: Path, as_json: bool, threshold: float, texts: tuple[str, ...]
     from electra.interop.models import load_model
 
     loaded = load_model(model)
-    for text in texts or _lines():
+    for text in texts or (line for lines in waiting_lines() for line in lines):
         detection = detect(loaded, text, threshold=threshold)
         if as_json:
-            click.echo(json.dumps(asdict(detection), ensure_ascii=False))
+            echo(json_text(asdict(detection)))
         else:
             _show(detection)
         sys.stdout.flush()
-
-
-def _lines() -> Iterator[str]:
-    from electra.errors import DataError
-
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield line.decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise DataError("standard input", f"line {number} is not valid UTF-8") from error
 
 
 def _show(detection: Detection) -> None:
@@ -58,7 +49,7 @@ def _show(detection: Detection) -> None:
         if console.color_system is not None and not console.no_color:
             console.print(coloured(detection), soft_wrap=True)
             return
-    click.echo(str(detection))
+    echo(str(detection))
 
 
 def coloured(detection: Detection) -> object:

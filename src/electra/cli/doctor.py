@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -10,6 +9,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from electra.cli.lines import echo
+from electra.terminal import json_text
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +32,7 @@ GB = 1e9
 def command(as_json: bool) -> None:
     """What this machine and this installation can do."""
     found = examine()
-    click.echo(json.dumps(found, indent=2) if as_json else _lines(found))
+    echo(json_text(found, indent=2) if as_json else _lines(found))
 
 
 def examine() -> dict[str, Any]:

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import click
 
+from electra.cli.lines import echo
+from electra.terminal import json_text
+
 
 @click.command("evaluate")
 @click.argument("run", type=click.Path(path_type=Path))
@@ -15,18 +18,17 @@ def command(run: Path, as_json: bool) -> None:
 
     Summaries are computed from the seeds' scores, not read from the file.
     """
-    import json
 
     from electra.errors import DataError
     from electra.finetune.results_file import read_results, to_json
     from electra.finetune.results_table import show
-    from electra.finetune.suite import RESULTS
+    from electra.finetune.seed_folder import RESULTS
 
     path = run / RESULTS if run.is_dir() else run
     if not path.is_file():
         raise DataError(run, f"has no {RESULTS}", fix="electra finetune or electra glue writes one")
     suite = read_results(path)
     if as_json:
-        click.echo(json.dumps(to_json(suite), indent=2))
+        echo(json_text(to_json(suite), indent=2))
     else:
         show(suite)

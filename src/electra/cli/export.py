@@ -7,6 +7,8 @@ from typing import Literal
 
 import click
 
+from electra.cli.lines import echo
+
 
 @click.command("export")
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
@@ -33,4 +35,4 @@ def command(run: Path, out: Path, part: Literal["discriminator", "generator"], k
     from electra.finetune.export import export
 
     made = export(run, out, part=part)
-    click.echo(f"{out}: {made.architecture}, {made.parameters:,} parameters, from {made.path}")
+    echo(f"{out}: {made.architecture}, {made.parameters:,} parameters, from {made.path}")

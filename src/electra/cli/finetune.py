@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from electra.cli.config import FILE, OVERRIDES
+from electra.cli.lines import echo
 
 MODEL = click.option(
     "--model",
@@ -91,4 +92,4 @@ def command(
         options=Options(seeds=seeds, together=together, untrained=untrained, file=file, settings=overrides),
     )
     show(Suite(results=(result,)))
-    click.echo(f"done: {out}  (next: electra predict --model {out} --input FILE, electra export {out} --out DIR)")
+    echo(f"done: {out}  (next: electra predict --model {out} --input FILE, electra export {out} --out DIR)")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from electra.cli.lines import echo
+from electra.terminal import json_text
 
 if TYPE_CHECKING:
     from electra.config.schema import Config
@@ -27,14 +29,14 @@ def command(preset: str | None, as_json: bool, overrides: tuple[str, ...]) -> No
 
     rows = [entry(load(name, overrides=overrides)) for name in ([preset] if preset else preset_names())]
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        echo(json_text(rows, indent=2))
         return
     cells = [COLUMNS] + [_cells(row) for row in rows]
     widths = [max(len(row[column]) for row in cells) for column in range(len(COLUMNS))]
     for row in cells:
         first, *rest = (text.rjust(width) for text, width in zip(row, widths, strict=True))
-        click.echo("  ".join([row[0].ljust(len(first)), *rest]))
-    click.echo(f"\n{NOTE}")
+        echo("  ".join([row[0].ljust(len(first)), *rest]))
+    echo(f"\n{NOTE}")
 
 
 def entry(config: Config) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import click
 
 from electra.cli.config import FILE, OVERRIDES
 from electra.cli.finetune import MODEL, SEEDS, TOGETHER, UNTRAINED
+from electra.cli.lines import echo
 
 
 @click.command("glue")
@@ -58,4 +59,4 @@ def command(
     )
     show(suite)
     say(f"{len(suite.results)} tasks, {seeds} seed{'s' * (seeds > 1)} each, in {clock(time.monotonic() - began)}")
-    click.echo(f"done: {out}  (again at any time: electra evaluate {out})")
+    echo(f"done: {out}  (again at any time: electra evaluate {out})")

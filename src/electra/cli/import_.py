@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from electra.cli.lines import echo
+
 MISSING = {
     "discriminator_head": "no replaced-token head in the folder: `detect` cannot use it, fine-tuning can",
     "generator": "no generator: fine-tuning and `detect` do not need it; to pre-train on, give --generator",
@@ -24,8 +26,8 @@ def command(hf_dir: Path, out: Path, generator: Path | None) -> None:
 
     done = import_model(hf_dir, out, generator=generator)
     model, objective = done.config.model, done.config.objective.name
-    click.echo(f"{out}: {done.tensors} tensors, {model.layers} layers x {model.width}, objective {objective}")
+    echo(f"{out}: {done.tensors} tensors, {model.layers} layers x {model.width}, objective {objective}")
     for part in done.missing:
-        click.echo(f"missing: {MISSING[part]}")
+        echo(f"missing: {MISSING[part]}")
     if done.unused:
-        click.echo(f"left out: {', '.join(done.unused)}")
+        echo(f"left out: {', '.join(done.unused)}")

@@ -8,20 +8,31 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import click
+
+from electra.errors import DataError
+from electra.terminal import visible
+
 STDIN = "standard input"
+MAX_LINE_BYTES = 1 << 20
 _WAITING_LINES = 512  # handled together at most
+
+
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print on standard output; what would steer the terminal is shown instead."""
+    click.echo(visible(text), err=err, nl=nl)
 
 
 def waiting_lines() -> Iterator[list[str]]:
     """The lines that have arrived on standard input, as often as some have: a single line does not wait for more."""
-    from electra.errors import DataError
-
     lines: queue.Queue[bytes | OSError | None] = queue.Queue(maxsize=_WAITING_LINES)
 
     def read() -> None:
         try:
-            for line in sys.stdin.buffer:
+            while line := sys.stdin.buffer.readline(MAX_LINE_BYTES + 1):
                 lines.put(line)
+                if len(line) > MAX_LINE_BYTES:
+                    return
             lines.put(None)
         except OSError as error:  # the consumer raises it
             lines.put(error)
@@ -43,6 +54,9 @@ def waiting_lines() -> Iterator[list[str]]:
             if isinstance(line, OSError):
                 raise line
             number += 1
+            if len(line) > MAX_LINE_BYTES:
+                reason = f"line {number} is longer than {MAX_LINE_BYTES >> 20} MiB"
+                raise DataError(STDIN, reason, fix="break it into lines, or give a file")
             try:
                 decoded.append(line.decode("utf-8").rstrip("\r\n"))
             except UnicodeDecodeError as error:

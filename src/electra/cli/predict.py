@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from electra.cli.lines import STDIN, short, waiting_lines
+from electra.cli.lines import STDIN, echo, short, waiting_lines
+from electra.terminal import json_text
 
 if TYPE_CHECKING:
     from electra.finetune.model_folder import About
@@ -75,7 +75,7 @@ def command(
         sys.stdout.flush()
     if out is not None:
         write_atomic(out, "".join(line + "\n" for line in lines).encode())
-        click.echo(f"{out}: {about.title}", err=True)
+        echo(f"{out}: {about.title}", err=True)
 
 
 def _put(new: list[str], lines: list[str], out: Path | None) -> None:
@@ -84,7 +84,7 @@ def _put(new: list[str], lines: list[str], out: Path | None) -> None:
         lines += new
     else:
         for line in new:
-            click.echo(line)
+            echo(line)
 
 
 def _stdin_rows(about: About) -> Iterator[Sequence[Row]]:
@@ -111,7 +111,7 @@ def _header(about: About) -> str:
 def _formatted(prediction: dict[str, Any], about: About, form: str) -> list[str]:
     """The lines of one prediction."""
     if form == "jsonl":
-        return [json.dumps(short(prediction), ensure_ascii=False)]
+        return [json_text(short(prediction))]
     values: list[list[Any]]
     if about.kind == "tag":
         columns = zip(prediction["words"], prediction["tags"], prediction["probabilities"], strict=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from electra.cli.config import OVERRIDES
+from electra.cli.lines import echo
 from electra.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def command(
     KEY=VALUE settings hold for every configuration, except those that it changes itself.
     """
     if listing or not name:
-        click.echo(_listing(scale))
+        echo(_listing(scale))
         return
     for option, value in (("--data", data), ("--out", out)):
         if value is None:
@@ -108,8 +109,8 @@ def _reproduce(request: Request, *, together: int | None, reuse: tuple[Path, ...
     finally:
         if (out / "results.json").is_file():
             page = write_page(out)
-    click.echo((out / "table.md").read_text(encoding="utf-8"))
-    click.echo(f"Table: {out / 'table.md'}  Plot: {out / 'plot.svg'}  Page: {page}")
+    echo((out / "table.md").read_text(encoding="utf-8"))
+    echo(f"Table: {out / 'table.md'}  Plot: {out / 'plot.svg'}  Page: {page}")
 
 
 def _names(text: str) -> list[str]:

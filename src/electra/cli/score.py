@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from electra.cli.lines import short, waiting_lines
+from electra.cli.lines import echo, short, waiting_lines
+from electra.terminal import json_text
 
 if TYPE_CHECKING:
     from electra.inference.results import TextScore
@@ -57,7 +57,7 @@ def command(
     loaded = on_device(loaded)
     for rows in chunks:
         for result in score(loaded, rows, batch_size=batch_size):
-            click.echo(json.dumps(short(_as_json(result, tokens=tokens)), ensure_ascii=False))
+            echo(json_text(short(_as_json(result, tokens=tokens))))
         sys.stdout.flush()
 
 

@@ -30,6 +30,10 @@ class FinetuneConfig:
     """Largest global gradient norm."""
     dropout: float = 0.1
     """Dropout on what the head reads: the [CLS] vector of a text, the word vectors of a tagged sentence."""
+    encoder_dropout: float = 0.1
+    """Dropout on the embeddings and on the output of each block of the encoder, whatever it was in pre-training."""
+    attention_dropout: float = 0.1
+    """Dropout on the attention probabilities, whatever it was in pre-training."""
     beta1: float = 0.9
     """Decay of the gradient average."""
     beta2: float = 0.999
@@ -45,7 +49,8 @@ class FinetuneConfig:
     log_every: int = 50
     """Steps between log lines."""
     max_train_rows: int = 0
-    """Train on this many rows only, drawn by the seed; 0 means all."""
+    """Train on this many rows only, drawn by the seed, counted before pairs are swapped and passages windowed; 0 means
+    all."""
     seed: int = 0
     """Seed of the head, the order of the rows and dropout; of the first run, where there are several."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"

@@ -20,6 +20,8 @@ ALIASES = {
     "learning_rate": "optim.lr",
     "num_warmup_steps": "optim.warmup_steps",
     "warmup": "optim.warmup_steps",
+    "warmup_proportion": "optim.warmup_share",
+    "warmup_ratio": "optim.warmup_share",
     "num_train_steps": "train.steps",
     "max_steps": "train.steps",
     "batch": "train.batch_size",
@@ -61,6 +63,9 @@ FINETUNE_ALIASES = {
     "null_score_diff_threshold": "null_threshold",
 }
 """The same for the keys of fine-tuning."""
+
+FORMER_VALUES = {("data.layout", "paper"): "paper-official"}
+"""What a value was called when older files were written; a file with the former name means the same."""
 
 LARGEST_NUMBER = 2**63 - 1
 
@@ -136,7 +141,7 @@ def checked(value: Any, key: str, root: Any = Config) -> Any:
     """A TOML value, refused where it is not of the key's type."""
     kind = key_types(root)[key]
     if get_origin(kind) is Literal:
-        if value not in get_args(kind) or not isinstance(value, str):
+        if not isinstance(value, str) or value not in get_args(kind):
             raise _not_a_choice(value, key, get_args(kind))
         return value
     if isinstance(value, int) and abs(value) > LARGEST_NUMBER:

@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from electra.config.finetune import FinetuneConfig
-from electra.config.keys import checked, flatten, is_section, parse, require_known, toml_value
+from electra.config.keys import FORMER_VALUES, checked, flatten, is_section, parse, require_known, toml_value
 from electra.config.schema import Config
 from electra.config.validate import validate
 from electra.errors import ConfigError, suggest
+from electra.fsio import read_bytes
 
 Root = TypeVar("Root", Config, FinetuneConfig)
 
 DEFAULT_PRESET = "small"
+MAX_TOML_BYTES = 1 << 18
+MAX_DOTS = 200
+"""In a line: the reader's time grows with the cube of a key's parts."""
 SIZES = ("tiny", "small", "base", "large")
 
 
@@ -33,19 +37,19 @@ def load(preset: str | None = None, *, file: Path | None = None, overrides: Iter
         chosen = named
     values = _preset_values(chosen or DEFAULT_PRESET)
     for _, flat in layers:
-        values.update(flat)
+        values.update(_exact_warmup(flat))
     config: Config = _build(Config, values, "")
     validate(config)
     return config
 
 
-def adjust(config: FinetuneConfig, *, file: Path | None = None, overrides: Iterable[str] = ()) -> FinetuneConfig:
+def adjust(config: Root, *, file: Path | None = None, overrides: Iterable[str] = ()) -> Root:
     """`config` changed by a TOML file, changed by `key=value` overrides; checked as a whole."""
     values = flatten(config)
     if file is not None:
-        values |= read_toml(file, FinetuneConfig)
-    values |= parse_overrides(overrides, FinetuneConfig)
-    changed = FinetuneConfig(**values)
+        values |= read_toml(file, type(config))
+    values |= parse_overrides(overrides, type(config))
+    changed: Root = _build(type(config), values, "")
     validate(changed)
     return changed
 
@@ -103,7 +107,7 @@ def diff(a: Root, b: Root) -> list[tuple[str, Any, Any]]:
 def read_toml(path: Path, root: Any = Config) -> dict[str, Any]:
     """The dotted keys of a TOML file, each known and of its type."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path, most=MAX_TOML_BYTES).decode()
     except OSError as error:
         raise ConfigError(str(path), error.strerror or "cannot be read", fix="give a TOML file") from error
     except UnicodeDecodeError as error:
@@ -127,11 +131,18 @@ def parse_overrides(overrides: Iterable[str], root: Any = Config) -> dict[str, A
 
 
 def _read_text(text: str, source: str, root: Any = Config) -> dict[str, Any]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > MAX_DOTS and not line.lstrip().startswith("#"):
+            raise ConfigError(source, f"is not valid TOML: line {number} has more than {MAX_DOTS} dots")
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a ValueError also for a number with thousands of digits
         raise ConfigError(source, f"is not valid TOML: {error}") from error
-    return {key: checked(value, key, root) for key, value in _leaves(document, "", root)}
+    return {key: checked(_renamed(key, value), key, root) for key, value in _leaves(document, "", root)}
+
+
+def _renamed(key: str, value: Any) -> Any:
+    return FORMER_VALUES.get((key, value), value) if isinstance(value, str) else value
 
 
 def _leaves(table: dict[str, Any], prefix: str, root: Any) -> Iterator[tuple[str, Any]]:
@@ -153,6 +164,11 @@ def _build(cls: Any, flat: dict[str, Any], prefix: str) -> Any:
         elif key in flat:
             fields[name] = flat[key]
     return cls(**fields)
+
+
+def _exact_warmup(flat: dict[str, Any]) -> dict[str, Any]:
+    """Steps of warm-up that someone asked for are taken as they are; so are those of runs before there was a share."""
+    return {"optim.warmup_share": 1.0, **flat} if "optim.warmup_steps" in flat else flat
 
 
 def _folder() -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+LayoutName = Literal["sentences", "paper-official", "packed"]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
@@ -45,6 +47,10 @@ class GeneratorConfig:
     """Divides the generator's logits before sampling; above 1 samples are less likely ones."""
     disallow_correct: bool = False
     """Never sample the original token."""
+    lr_scale: float = 1.0
+    """Learning rate of the generator's own weights as a share of `optim.lr`; shared tables learn at the full rate."""
+    clip: float = 0.0
+    """Largest norm of the gradient of the generator's own weights, clipped apart from the rest; 0 means together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +69,9 @@ class ObjectiveConfig:
     unigram_start: bool = False
     """Start heads that predict tokens at the corpus's token frequencies instead of at equal chances: the first samples
     are then worth detecting, and the discriminator learns from context sooner."""
+    correction_weight: float = 0.0
+    """Weight of predicting the original tokens at the masked positions from the discriminator's states too, through
+    the token table (rtd only)."""
     contrastive_weight: float = 0.0
     """Weight of classifying by [CLS] whether a sequence was corrupted; above 0, some are left alone (rtd only)."""
     contrastive_share: float = 0.2
@@ -84,15 +93,21 @@ class MaskingConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
-    layout: Literal["paper", "packed"] = "paper"
-    """`paper`: two segments of whole sentences, padded. `packed`: documents end to end, no padding; a token attends
-    to its own document only. Positions run through the row, and its one [CLS] belongs to the first document."""
+    layout: LayoutName = "sentences"
+    """`sentences`: two segments of a document; every token enters a row, and each epoch cuts elsewhere.
+    `paper-official`: as the official code does it, which discards what exceeds a row. `packed`: documents end to end,
+    no padding; a token attends to its own document only. Positions run through the row, and its one [CLS] belongs to
+    the first document."""
     length: int = 128
     """Tokens in a sequence, special tokens included."""
     single_segment: float = 0.1
-    """Share of paper-layout sequences with everything in segment A."""
+    """Share of the sequences with everything in segment A (not `packed`)."""
     short: float = 0.05
-    """Share of paper-layout sequences that aim at a random shorter length."""
+    """Share of the sequences that aim at a random shorter length (not `packed`). With `sentences` they hold whole
+    sentences, the fewest that reach that length."""
+    short_length: int = 0
+    """Largest length that short sequences aim at (`sentences` only); 0 means `data.length`, as in the paper. The
+    smallest is 5, so 5 means a single sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,9 +115,17 @@ class OptimConfig:
     lr: float = 5e-4
     """Peak learning rate (warm-up and decay multiply, so the peak reached is slightly lower)."""
     warmup_steps: int = 10_000
-    """Steps over which the learning rate rises from 0."""
+    """Steps over which the learning rate rises from 0, at most; exactly these where you set them."""
+    warmup_share: float = 0.25
+    """Share of the run that the warm-up takes at most, so that it fits a shorter run too. Setting `optim.warmup_steps`
+    alone sets this to 1."""
     decay_steps: int = 0
     """Step at which the learning rate reaches 0; 0 means the end of the run."""
+    decay_share: float = 1.0
+    """Share of the schedule, at its end, over which the learning rate falls to 0; 1 is the paper's linear decay."""
+    matrices: Literal["adamw", "muon"] = "adamw"
+    """What updates the matrices of the layers. `muon`: the gradient's average made orthogonal, at AdamW's usual size;
+    everything else keeps AdamW."""
     beta1: float = 0.9
     """Decay of the gradient average."""
     beta2: float = 0.999
@@ -113,6 +136,11 @@ class OptimConfig:
     """Decoupled weight decay; biases and norms are exempt."""
     clip: float = 1.0
     """Largest global gradient norm."""
+
+    def warmup(self, total: int | None) -> int:
+        """Steps of warm-up in a schedule of `total` steps; None while a time budget has not become steps yet."""
+        end = self.decay_steps or total
+        return self.warmup_steps if end is None else min(self.warmup_steps, int(self.warmup_share * end))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,7 +159,8 @@ class TrainConfig:
     micro_batch: int = 0
     """Sequences a forward pass; 0 means the whole batch, in equal parts where it has more than 65,536 tokens."""
     max_minutes: float = 0.0
-    """Time budget; 0 means none. Turned into a step count once, from measured speed, and stored."""
+    """Time budget from the command's start, summed over resumes; 0 means none. Measured speed turns it into a step
+    count, corrected as the run goes on, so that evaluations and saves fit in too."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Compute precision; auto: bf16 where the hardware multiplies it natively. Master weights are always fp32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -177,6 +206,8 @@ class CheckpointConfig:
     """Steps between checkpoints; one is always written at the end."""
     keep: int = 3
     """Checkpoints kept; older ones are removed after a newer one is safe."""
+    same_kernels: bool = False
+    """Refuse to resume where steps would execute in another way than before; otherwise that is said. May be changed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

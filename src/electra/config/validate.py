@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from electra.config.finetune import FinetuneConfig
+from electra.config.keys import flatten
 from electra.config.schema import (
     Config,
     DataConfig,
@@ -30,9 +33,12 @@ _AT_LEAST = {
     "objective.mlm_weight": 0,
     "objective.rtd_weight": 0,
     "objective.contrastive_weight": 0,
+    "objective.correction_weight": 0,
+    "generator.clip": 0,
     "masking.rare": 0,
     "train.generator_steps": 0,
     "data.length": 8,
+    "data.short_length": 0,
     "optim.warmup_steps": 0,
     "optim.decay_steps": 0,
     "optim.weight_decay": 0,
@@ -47,9 +53,29 @@ _AT_LEAST = {
     "checkpoint.keep": 1,
     "guard.max_skipped": 1,
 }
+_AT_MOST = {  # beyond, nothing fits into a file, a tensor or a lifetime
+    "model.layers": 1 << 10,
+    "model.width": 1 << 16,
+    "model.ffn": 1 << 18,
+    "model.embedding": 1 << 16,
+    "model.vocab_size": 1 << 24,
+    "model.positions": 1 << 20,
+    "model.init_std": 1 << 10,
+    "masking.rare": 1 << 10,
+    "train.steps": 1 << 40,
+    "train.generator_steps": 1 << 40,
+    "train.batch_size": 1 << 20,
+    "train.micro_batch": 1 << 20,
+    "train.max_minutes": 1 << 30,
+    "train.timeout_s": 1 << 30,
+    "optim.warmup_steps": 1 << 40,
+    "optim.decay_steps": 1 << 40,
+    "evaluate.sequences": 1 << 30,
+}
 _ABOVE = {
     "model.init_std": 0,
     "generator.temperature": 0,
+    "generator.lr_scale": 0,
     "train.timeout_s": 0,
     "optim.lr": 0,
     "optim.eps": 0,
@@ -66,6 +92,8 @@ _SHARES = {  # low end included?, high end included?
     "objective.contrastive_share": (False, False),
     "data.single_segment": (True, True),
     "data.short": (True, True),
+    "optim.decay_share": (False, True),
+    "optim.warmup_share": (True, True),
     "optim.beta1": (True, False),
     "optim.beta2": (True, False),
 }
@@ -83,24 +111,28 @@ _FINETUNE_AT_LEAST = {
     "beam": 1,
     "n_best": 1,
 }
+_FINETUNE_AT_MOST = {"batch_size": 1 << 20, "length": 1 << 20, "epochs": 1 << 20, "n_best": 1 << 20, "beam": 1 << 20}
 _FINETUNE_ABOVE = {"lr": 0, "epochs": 0, "clip": 0, "eps": 0}
 _FINETUNE_SHARES = {
     "layer_decay": (False, True),
     "warmup": (True, False),
     "dropout": (True, False),
+    "encoder_dropout": (True, False),
+    "attention_dropout": (True, False),
     "beta1": (True, False),
     "beta2": (True, False),
 }
 _LARGEST_SEED = 2**63 - 1
+_LARGEST_FLOAT = 3.4e38  # of fp32, in which settings meet tensors
 
 
 def validate(config: Config | FinetuneConfig) -> None:
     """Raise ConfigError for the first impossible value or combination, with the key, the reason and a fix."""
     if isinstance(config, FinetuneConfig):
-        _ranges(config, _FINETUNE_AT_LEAST, _FINETUNE_ABOVE, _FINETUNE_SHARES)
+        _ranges(config, _FINETUNE_AT_LEAST, _FINETUNE_AT_MOST, _FINETUNE_ABOVE, _FINETUNE_SHARES)
         _selection(config)
         return
-    _ranges(config, _AT_LEAST, _ABOVE, _SHARES)
+    _ranges(config, _AT_LEAST, _AT_MOST, _ABOVE, _SHARES)
     model, generator, objective = config.model, config.generator, config.objective
     _shapes(model, generator, objective)
     _lengths(model, config.data, config.masking)
@@ -110,6 +142,15 @@ def validate(config: Config | FinetuneConfig) -> None:
     if config.train.algorithm == "two-stage":
         _stages(config.train, objective, generator, model)
     _batches(config.train)
+
+
+def validate_model(model: ModelConfig) -> None:
+    """The same for the sizes and rates of one network, wherever they come from."""
+    tables = (_AT_LEAST, _AT_MOST, _ABOVE, _SHARES)
+    ours = [{key: bound for key, bound in table.items() if key.startswith("model.")} for table in tables]
+    _ranges(replace(Config(), model=model), *ours)  # type: ignore[arg-type]
+    if model.width % model.heads:
+        raise ConfigError("model.heads", f"{model.heads} does not divide model.width {model.width}")
 
 
 def _value(config: object, key: str) -> float:
@@ -123,6 +164,7 @@ def _value(config: object, key: str) -> float:
 def _ranges(
     config: Config | FinetuneConfig,
     at_least: dict[str, int],
+    at_most: dict[str, int],
     above: dict[str, int],
     shares: dict[str, tuple[bool, bool]],
 ) -> None:
@@ -130,6 +172,10 @@ def _ranges(
         value = _value(config, key)
         if value < least:
             raise ConfigError(key, f"{value} is too small", fix=f"at least {least}")
+    for key, most in at_most.items():
+        value = _value(config, key)
+        if value > most:
+            raise ConfigError(key, f"{value} is too large", fix=f"at most {most}")
     for key, bound in above.items():
         value = _value(config, key)
         if value <= bound:
@@ -139,6 +185,9 @@ def _ranges(
         if not (0 <= value <= 1) or (value == 0 and not low) or (value == 1 and not high):
             interval = f"{'from' if low else 'above'} 0 {'up to' if high else 'and below'} 1"
             raise ConfigError(key, f"{value} is not a share", fix=interval)
+    for key, value in flatten(config).items():
+        if isinstance(value, float) and abs(value) > _LARGEST_FLOAT:
+            raise ConfigError(key, f"{value} is too large", fix=f"at most {_LARGEST_FLOAT:g}")
     if config.seed > _LARGEST_SEED:
         raise ConfigError("seed", f"{config.seed} is too large", fix=f"at most {_LARGEST_SEED}")
 
@@ -177,12 +226,12 @@ def _schedule(optim: OptimConfig, train: TrainConfig) -> None:
     if 0 < optim.decay_steps < longest and not train.max_minutes:
         reason = f"the learning rate would be 0 from step {optim.decay_steps} to {key} {longest}"
         raise ConfigError("optim.decay_steps", reason, fix="0 means the end of the run")
-    if 0 < optim.decay_steps <= optim.warmup_steps:
+    if 0 < optim.decay_steps <= optim.warmup(None):
         reason = f"{optim.decay_steps} is not after optim.warmup_steps {optim.warmup_steps}"
         raise ConfigError("optim.decay_steps", reason, fix="0 means the end of the run")
-    if not optim.decay_steps and optim.warmup_steps >= steps:
+    if not optim.decay_steps and optim.warmup(steps) >= steps:
         reason = f"{optim.warmup_steps} steps of warm-up do not fit into {key} {steps}"
-        fix = f"optim.warmup_steps={steps // 10}, or optim.decay_steps to stop a longer schedule early"
+        fix = "leave it out: it is then a share of the run; or optim.decay_steps, to stop a longer schedule early"
         raise ConfigError("optim.warmup_steps", reason, fix=fix)
 
 
@@ -197,6 +246,11 @@ def _objective(
     if objective.contrastive_weight and objective.name != "rtd":
         reason = f"{objective.name} does not say which sequences were corrupted"
         raise ConfigError("objective.contrastive_weight", reason, fix="0, or objective.name=rtd")
+    if objective.correction_weight and (objective.name != "rtd" or objective.contrastive_weight):
+        reason = "stands beside replaced token detection alone"
+        raise ConfigError("objective.correction_weight", reason, fix="0")
+    if objective.correction_weight and train.algorithm != "joint":
+        raise ConfigError("objective.correction_weight", f"is not for {train.algorithm}", fix="train.algorithm=joint")
     if objective.contrastive_weight and train.algorithm == "adversarial":
         reason = "adversarial rewards samples, and some sequences would have none"
         raise ConfigError("objective.contrastive_weight", reason, fix="0, or train.algorithm=joint")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +15,8 @@ from electra.demo.documentation import PACKAGES, SampleInfo, read_rows, read_sam
 from electra.errors import ConfigError
 from electra.finetune.batching import step_count
 from electra.finetune.pretrained import Pretrained, load_pretrained
-from electra.finetune.suite import CURVE, Plan, run_task
+from electra.finetune.seed_folder import CURVE, read_curve, read_predictions
+from electra.finetune.suite import Plan, run_task
 from electra.fsio import read_json, write_json
 from electra.pretrain import pretrain
 from electra.progress import progress, say
@@ -82,7 +82,10 @@ def demo(
     say("1/5 Text: the documentation that is already on this machine")
     sample = _sample(out / "sample", packages)
     say("2/5 Data: a vocabulary of its own, and the text as tokens")
-    options = PrepareOptions(vocab_size=VOCAB_SIZE, held_out_share=HELD_OUT_SHARE)
+    # lower case: a vocabulary this small, on text this little, has no room for both
+    options = PrepareOptions(
+        vocab_size=VOCAB_SIZE, tokenizer="wordpiece", lowercase=True, strip_accents=True, held_out_share=HELD_OUT_SHARE
+    )
     prepare([str(out / "sample" / sample.corpus)], out=out / "data", options=options)
     say(f"3/5 Pre-training: generator and discriminator, for {minutes:g} minutes")
     config = load("tiny", overrides=[*PRETRAIN, f"train.max_minutes={minutes}"])
@@ -165,10 +168,10 @@ def _tune(
     plan = Plan(config=config, seeds=(config.seed,))
     result = run_task(base, data, plan=plan, out=out, folder=out / name)
     seed = out / name / f"seed-{config.seed}"
-    predictions = [json.loads(line)["prediction"] for line in (seed / "dev.jsonl").read_text("utf-8").splitlines()]
+    predictions = list(read_predictions(seed / "dev.jsonl").values())
     return {
         "accuracy": result.scores("accuracy")[0] / 100,
-        "accuracies": [score / 100 for _, score in read_json(seed / CURVE)["evaluations"]],
+        "accuracies": [score / 100 for _, score in read_curve(seed / CURVE).evaluations],
         "predictions": predictions,
         "seconds": result.seeds[0].seconds,
     }

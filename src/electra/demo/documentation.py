@@ -19,6 +19,7 @@ from pathlib import Path
 from electra import fsio
 from electra.demo.docstrings import paragraphs, prose_of_file
 from electra.errors import DataError
+from electra.records import read_record
 
 TOTAL_BYTES = 15_000_000
 PACKAGE_BYTES = 2_000_000
@@ -108,13 +109,12 @@ def write_sample(
 def read_sample(folder: Path) -> SampleInfo | None:
     """The description of a sample written earlier, or None where there is none."""
     path = folder / "sample.json"
-    return SampleInfo(**fsio.read_json(path)) if path.is_file() else None
+    return read_record(SampleInfo, fsio.read_json(path), where=path, fix="remove it") if path.is_file() else None
 
 
 def read_rows(path: Path) -> list[tuple[str, str]]:
     """(text, label) pairs of a task file."""
-    rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-    return [(row["text"], row["label"]) for row in rows]
+    return [(str(row.get("text")), str(row.get("label"))) for row in fsio.read_json_lines(path)]
 
 
 def _root(name: str) -> Path | None:

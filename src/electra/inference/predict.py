@@ -18,7 +18,7 @@ from electra.finetune.model_folder import FinetunedModel
 from electra.inference.results import Prediction
 from electra.model.layers import FullLinear, with_ops
 from electra.ops.dispatch import select
-from electra.progress import Bar, progress
+from electra.progress import Bar, progress, say
 from electra.tasks.features import encode_sequences, encode_words
 from electra.tasks.rows import Example, Features, HeadOutputs, Kind, Question, Sentence
 from electra.tasks.spans import Answer, decode, span_scores
@@ -114,6 +114,11 @@ def _outputs(
     """The network's outputs as a function of features; a row can have several sequences."""
 
     def outputs(features: Features) -> HeadOutputs:
+        known = loaded.about.trained_length
+        longer = sum(len(ids) > known for ids in features.ids) if known else 0
+        if longer:
+            count = f"{longer:,} of {len(features.ids):,} sequences"
+            say(f"warning: {count} are longer than the {known} tokens of the longest that the model was trained on")
         return head_outputs(
             loaded.network,
             features,

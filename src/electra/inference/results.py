@@ -16,7 +16,7 @@ class DetectedToken:
     """One token of a text, where it stands, and how likely it was replaced."""
 
     token: str
-    """The vocabulary entry, such as `##ing`."""
+    """The vocabulary entry, such as `##ing`; of a byte-level one its text, a space in front included."""
     start: int
     end: int
     """Its characters are `text[start:end]`."""
@@ -67,7 +67,7 @@ class TokenScore:
     """One token of a text, where it stands, and the logarithm of its probability there."""
 
     token: str
-    """The vocabulary entry, such as `##ing`."""
+    """The vocabulary entry, such as `##ing`; of a byte-level one its text, a space in front included."""
     start: int
     end: int
     """Its characters are `text[start:end]`."""

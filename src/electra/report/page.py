@@ -153,7 +153,7 @@ def _pair(run: Run, name: str) -> list[Line]:
 
 def _task(demo: dict[str, Any] | None, markup: Any) -> dict[str, Any] | None:
     """The fine-tuning section: both scores, charts, examples and which labels get mixed up."""
-    if not demo or not all(key in demo for key in ("task", "pretrained", "untrained")):
+    if not demo or not all(demo.get(key) for key in ("task", "pretrained", "untrained")):
         return None
     task, kinds = demo["task"], {key: demo[key] for key in ("pretrained", "untrained")}
     labels = [str(label) for label in task["labels"]]
@@ -161,7 +161,7 @@ def _task(demo: dict[str, Any] | None, markup: Any) -> dict[str, Any] | None:
     chance = Baseline(label="chance", value=1 / len(labels))
     bars = [("pre-trained", scores["pretrained"], "one"), ("untrained", scores["untrained"], "plain")]
     epochs = [
-        Line(label=label, points=list(enumerate(kinds[key]["accuracies"], 1)), colour=colour, dots=True)
+        Line(label=label, points=_numbered(kinds[key]["accuracies"]), colour=colour, dots=True)
         for key, label, colour in (("pretrained", "pre-trained", "one"), ("untrained", "untrained", "plain"))
     ]
     top = min(1.0, 1.25 * max(*scores.values(), chance.value))
@@ -180,6 +180,10 @@ def _task(demo: dict[str, Any] | None, markup: Any) -> dict[str, Any] | None:
         "examples": task.get("examples", [])[:EXAMPLES],
         "confusion": _confusion(labels, task.get("gold"), kinds["pretrained"].get("predictions")),
     }
+
+
+def _numbered(values: list[float | None]) -> Points:
+    return [(place, value) for place, value in enumerate(values, 1) if value is not None]
 
 
 def _confusion(labels: list[str], gold: Any, predicted: Any) -> list[tuple[str, list[tuple[int, float]]]]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from electra.config.load import load
+from electra.checkpoint.folder import FACTS, read_config, read_facts, verify_metrics
 from electra.config.schema import Config
 from electra.errors import DataError
-from electra.fsio import read_json
+from electra.fsio import read_object
+from electra.records import read_record
 from electra.train.metrics_file import FILE, read_lines
 
 DEMO = "demo.json"
@@ -28,6 +29,8 @@ class Sample:
     masked: list[str]
     replaced: list[str]
     probabilities: list[float]
+    spaced: bool = False
+    """Spaces are part of the tokens; otherwise `##` marks those that have none in front."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,12 +99,13 @@ def read_run(run: Path) -> Run:
     """The run in a folder; DataError where it is none."""
     if not (run / FILE).is_file() or not (run / "config.toml").is_file():
         raise DataError(run, f"has no {FILE} and config.toml", fix="give a run folder")
-    lines = [line for line in read_lines(run / FILE) if isinstance(line, dict) and number(line.get("step")) is not None]
+    verify_metrics(run)
+    lines = read_lines(run / FILE)
     return Run(
         name=run.resolve().name,
-        config=load(file=run / "config.toml"),
-        facts=_object(run / "run.json") or {},
-        demo=_object(run / DEMO),
+        config=read_config(run),
+        facts=read_facts(run / FACTS) if (run / FACTS).is_file() else {},
+        demo=_demo(run / DEMO),
         train=[line for line in lines if line.get("kind") == "train"],
         evals=[line for line in lines if line.get("kind") == "eval"],
         samples=[sample for line in lines if line.get("kind") == "sample" and (sample := _sample(line))],
@@ -117,22 +121,74 @@ def number(value: object) -> float | None:
 def _sample(line: dict[str, Any]) -> Sample | None:
     original = _texts(line.get("original"))
     masked, replaced = _texts(line.get("masked")), _texts(line.get("replaced"))
-    chances = [number(value) or 0.0 for value in line.get("probabilities") or []]
+    stored = line.get("probabilities")
+    chances = [number(value) or 0.0 for value in stored] if isinstance(stored, list) else []
     sizes = {len(original), len(masked), len(replaced) or len(original), len(chances) or len(original)}
     if len(sizes) != 1 or not original:
         return None
-    return Sample(step=int(line["step"]), original=original, masked=masked, replaced=replaced, probabilities=chances)
+    return Sample(
+        step=int(line["step"]),
+        original=original,
+        masked=masked,
+        replaced=replaced,
+        probabilities=chances,
+        spaced=line.get("spaced") is True,
+    )
 
 
 def _texts(value: object) -> list[str]:
     return [str(one) for one in value] if isinstance(value, Iterable) and not isinstance(value, str) else []
 
 
-def _object(path: Path) -> dict[str, Any] | None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Corpus:
+    bytes: int
+    description: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Example:
+    text: str
+    label: str
+    pretrained: str
+    untrained: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Task:
+    question: str
+    labels: list[str]
+    train: int
+    dev: int
+    gold: list[str] = field(default_factory=list)
+    examples: list[_Example] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.labels:
+            raise ValueError("its task has no labels")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Encoder:
+    accuracy: float
+    seconds: float
+    accuracies: list[float]
+    predictions: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Demo:
+    folder: str = ""
+    tuned: str = ""
+    corpus: _Corpus | None = None
+    task: _Task | None = None
+    pretrained: _Encoder | None = None
+    untrained: _Encoder | None = None
+
+
+def _demo(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
-    try:
-        value = read_json(path)
-    except ValueError as error:
-        raise DataError(path, f"is not JSON: {error}") from error
-    return value if isinstance(value, dict) else None
+    value = read_object(path)
+    read_record(_Demo, value, where=path, fix="run electra demo again")
+    return value

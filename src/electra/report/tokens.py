@@ -10,6 +10,8 @@ from electra.report.reading import Sample
 _CLOSING = frozenset(".,;:!?)]}%")
 _OPENING = frozenset("([{")
 _HIDDEN = {"[CLS]": "", "[SEP]": "¶"}
+_MARKED = frozenset([*_HIDDEN, "[MASK]", "[UNK]", "[PAD]"])
+_SPACE = "␣"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,15 +67,14 @@ def page_tokens(sample: Sample, tokens: Sequence[str] | None = None) -> list[Pag
     made: list[PageToken] = []
     for i, token in enumerate(tokens):
         before = tokens[i - 1] if i else ""
-        piece = token.startswith("##") and len(token) > 2
         made.append(
             PageToken(
-                text=token[2:] if piece else _HIDDEN.get(token, token),
-                glued=piece or token in _CLOSING or before in _OPENING or i == 0,
+                text=_HIDDEN.get(token, _bare(token, sample)),
+                glued=i == 0 or _glued(token, before, sample),
                 special=token in _HIDDEN,
                 chosen=_chosen(sample, i),
                 changed=bool(sample.replaced) and sample.replaced[i] != sample.original[i],
-                before=_bare(sample.original[i]),
+                before=_bare(sample.original[i], sample),
                 probability=probabilities[i],
             )
         )
@@ -105,8 +106,8 @@ def guesses(samples: Sequence[Sample], *, most: int = 8) -> list[Guesses]:
     places = [i for i in range(len(samples[0].original)) if all(_chosen(sample, i) for sample in samples)]
     return [
         Guesses(
-            original=_bare(samples[0].original[i]),
-            answers=[(_bare(s.replaced[i]), s.replaced[i] == s.original[i]) for s in samples],
+            original=_bare(samples[0].original[i], samples[0]),
+            answers=[(_bare(s.replaced[i], s), s.replaced[i] == s.original[i]) for s in samples],
         )
         for i in places[:most]
     ]
@@ -117,5 +118,17 @@ def _chosen(sample: Sample, i: int) -> bool:
     return asked or bool(sample.replaced) and sample.replaced[i] != sample.original[i]
 
 
-def _bare(token: str) -> str:
-    return token[2:] if token.startswith("##") and len(token) > 2 else token
+def _bare(token: str, sample: Sample) -> str:
+    if sample.spaced:
+        return token.strip(" ") or _SPACE
+    return token[2:] if _continues(token) else token
+
+
+def _glued(token: str, before: str, sample: Sample) -> bool:
+    if sample.spaced:
+        return not token.startswith(" ") and token not in _MARKED
+    return _continues(token) or token in _CLOSING or before in _OPENING
+
+
+def _continues(token: str) -> bool:
+    return token.startswith("##") and len(token) > 2

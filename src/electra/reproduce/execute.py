@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from electra import hardware
-from electra.checkpoint.folder import storage
+from electra.checkpoint.folder import FACTS, read_facts, storage
 from electra.errors import ConfigError, DataError, Diverged
-from electra.fsio import read_json, sha256_file, write_atomic, write_json
+from electra.fsio import sha256_file, write_atomic, write_json
 from electra.pretrain import pretrain
 from electra.progress import say
 from electra.reproduce import passages
@@ -26,7 +26,7 @@ from electra.reproduce.experiments import experiment
 from electra.reproduce.outcome import Outcome, write_outcome
 from electra.reproduce.outcome_rows import rows_of
 from electra.reproduce.plan import Planned, left_out, plan
-from electra.reproduce.reuse import REQUEST, RUNS, take_over
+from electra.reproduce.reuse import REQUEST, RUNS, read_request, take_over
 from electra.reproduce.scale import Scale, changed_scale, changes, scale_named
 from electra.reproduce.scorer import TASK, Scorer
 from electra.reproduce.watch import step_reached, watched
@@ -228,7 +228,7 @@ def _claim(request: Request) -> None:
     if not path.is_file():
         write_json(path, asked)
         return
-    there = read_json(path)
+    there = read_request(request.out)
     changed = [f"{key} {there.get(key)!r}, now {value!r}" for key, value in asked.items() if there.get(key) != value]
     if changed:
         reason = f"{request.out} holds another experiment: {'; '.join(changed)}"
@@ -244,9 +244,9 @@ def _arguments(request: Request, planned: Planned) -> list[str]:
 
 
 def _device(name: str, request: Request) -> str:
-    facts = read_json(request.out / RUNS / name / "run.json")
-    gpus = [gpu["name"] for gpu in facts["gpus"]]
-    return str(gpus[0]) if gpus else f"{facts['cpu']}, {facts['cores']} cores"
+    facts = read_facts(request.out / RUNS / name / FACTS)
+    gpus = [gpu["name"] for gpu in facts.get("gpus", [])]
+    return str(gpus[0]) if gpus else f"{facts.get('cpu', 'CPU')}, {facts.get('cores', '?')} cores"
 
 
 def _changes(planned: Planned) -> str:

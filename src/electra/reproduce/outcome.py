@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from electra.errors import DataError
 from electra.finetune.task_results import Suite, TaskResult
-from electra.fsio import read_json, write_json
+from electra.fsio import read_object, write_json
 from electra.metrics.spread import summarise
+from electra.records import read_record
 
 FORMAT = 1
 RESULTS = "results.json"
@@ -144,35 +143,9 @@ def write_outcome(out: Path, outcome: Outcome) -> None:
 
 def read_outcome(out: Path) -> Outcome:
     """The experiment that `results.json` in a folder tells of."""
-    path = out / RESULTS
-    try:
-        return _outcome(read_json(path))
-    except OSError as error:
-        raise DataError(path, error.strerror or "cannot be read", fix="give a folder of electra reproduce") from error
-    except (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError, ValueError, AttributeError) as error:
-        raise DataError(path, f"is not an experiment's results: {error}", fix="run electra reproduce again") from error
-
-
-def _outcome(value: dict[str, Any]) -> Outcome:
-    if value.pop("format") > FORMAT:
-        raise ValueError(f"its format is newer than {FORMAT}, the last this version knows")
-    rows = tuple(
-        Row(
-            **(
-                row
-                | {
-                    "score": Score(**_tuples(row["score"])),
-                    "tasks": tuple(TaskScore(**_tuples(task)) for task in row["tasks"]),
-                    "cost": Cost(**row["cost"]),
-                    "measured": Measured(**row["measured"]),
-                    "overrides": tuple(row["overrides"]),
-                }
-            )
-        )
-        for row in value["rows"]
-    )
-    return Outcome(**(_tuples(value) | {"rows": rows}))
-
-
-def _tuples(value: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(one) if isinstance(one, list) else one for key, one in value.items()}
+    path, fix = out / RESULTS, "give a folder of electra reproduce, or run it again"
+    value = read_object(path, fix=fix)
+    version = value.get("format")
+    if not isinstance(version, int) or version > FORMAT:
+        raise DataError(path, f"its format is {str(version)[:20]}; this version knows {FORMAT}", fix="update electra")
+    return read_record(Outcome, value, where=path, fix=fix)

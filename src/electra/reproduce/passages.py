@@ -35,25 +35,35 @@ def write_task(folder: Path, prepared: Prepared, *, rows: int) -> Path:
 
 
 def _pairs(split: Split, tokenizer: Tokenizer, *, count: int, seed: int, where: Path) -> list[tuple[str, str, str]]:
-    """Pairs of sentences, every second one of neighbours in a document, the others from two documents."""
+    """Pairs of sentences, every second one of neighbours in a document, the others from two documents.
+
+    Where only one document has two sentences, the others are from two places of the whole split.
+    """
     random = np.random.default_rng(seed)
     starts = split.document_starts
     long = np.flatnonzero(np.diff(starts) > 1)
-    if len(long) < 2:
-        raise DataError(where, "fewer than two documents of two sentences to make a task of", fix="give --glue")
+    if not len(long) or split.n_sentences < 3:
+        raise DataError(where, "no document of several sentences to make a task of", fix="give --glue")
 
     def text(sentence: int) -> str:
         begin, end = int(split.sentence_starts[sentence]), int(split.sentence_starts[sentence + 1])
         return tokenizer.decode(split.slice(begin, min(end, begin + TOKENS)).tolist())
 
+    def apart(first: int, other: int) -> int:
+        """A sentence that does not follow the first one: of the other document, where there is one."""
+        if len(long) > 1:
+            return int(random.integers(starts[other], starts[other + 1]))
+        distance = int(random.integers(2, split.n_sentences))
+        return int((first + distance) % split.n_sentences)
+
     found: list[tuple[str, str, str]] = []
     for _ in range(TRIES * count):
         if len(found) == count:
             break
-        one, other = random.choice(long, 2, replace=False)
+        one, other = random.choice(long, 2, replace=len(long) < 2)
         first = int(random.integers(starts[one], starts[one + 1] - 1))
         together = len(found) % 2
-        second = first + 1 if together else int(random.integers(starts[other], starts[other + 1]))
+        second = first + 1 if together else apart(first, other)
         pair = text(first), text(second)
         if all(pair):
             found.append((*pair, LABELS[together]))

@@ -13,7 +13,9 @@ from electra.reproduce.experiment import Budget, Experiment, Variant
 from electra.reproduce.scale import CHOICE_SEEDS, REPORT_SEEDS, Scale
 
 LOG_LINES, SAVES = 100, 8  # of a run, about
-_WARMUP = "optim.warmup_steps"
+PAPER_ROWS = ("data.layout=paper-official", "data.single_segment=0.1", "data.short=0.05")
+"""The paper's own sequences: every experiment compares with its figures, and with runs of ours from before."""
+_WARMUP, _WARMUP_SHARE = "optim.warmup_steps", "optim.warmup_share"
 _HARDLY = 0.02  # of a run: what begins no longer ago is not scored
 _DECIDED = ("train.steps", "train.max_minutes", "checkpoint.every", "checkpoint.keep")
 
@@ -149,13 +151,15 @@ class _Maker:
 
     def _load(self, variant: Variant | None, *, steps: int | None) -> Config:
         preset = self.scale.preset or self.experiment.preset
-        changes = [*self.scale.overrides, *self.vocab]
+        changes = [*PAPER_ROWS, *self.scale.overrides, *self.vocab]
         if steps is not None:
             changes += self._lengths(steps)
         changes = merged([*changes, *self.overrides, *(variant.overrides if variant else ())])
-        if steps is not None and self.scale.warmup and _WARMUP not in map(_key, changes):
+        if steps is not None and self.scale.warmup and not {_WARMUP, _WARMUP_SHARE} & set(map(_key, changes)):
             stage = min(load(preset, overrides=[*changes, f"{_WARMUP}=0"]).train.stage_steps)
             changes.append(f"{_WARMUP}={int(stage * self.scale.warmup)}")
+            if self.budget == "minutes":  # which may buy fewer steps
+                changes.append(f"{_WARMUP_SHARE}={self.scale.warmup}")
         return load(preset, overrides=changes)
 
     def _lengths(self, steps: int) -> list[str]:

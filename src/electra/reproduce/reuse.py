@@ -6,15 +6,18 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from electra.checkpoint.folder import CONFIG, FACTS
+from electra.checkpoint.folder import CONFIG, FACTS, read_config
 from electra.checkpoint.store import checkpoint_path
-from electra.config.load import diff, load, to_toml
+from electra.config.load import diff, to_toml
 from electra.errors import DataError
-from electra.fsio import commit_dir, read_json, write_atomic
+from electra.fsio import commit_dir, read_object
+from electra.manifest import commit_files
 from electra.progress import say
+from electra.records import read_record
 from electra.reproduce.outcome import RESULTS, read_outcome
 from electra.reproduce.plan import Planned
 from electra.reproduce.scorer import SCORES, Scorer
@@ -39,8 +42,7 @@ def take_over(planned: Planned, *, out: Path, scorer: Scorer, folders: Sequence[
     for run in scored or [run for run in same if _has_weights(run, planned)]:
         with commit_dir(place) as aside:
             shutil.copytree(run, aside, dirs_exist_ok=True, copy_function=_link)
-            (aside / CONFIG).unlink()
-            write_atomic(aside / CONFIG, to_toml(planned.config).encode())
+            commit_files(aside, {CONFIG: to_toml(planned.config).encode()})
         say(f"{planned.name}: its run is {run.name} of {_experiment(run)}")
         for there, here in _scores(run, planned, scorer) if scored else ():
             with commit_dir(here) as aside:
@@ -48,6 +50,24 @@ def take_over(planned: Planned, *, out: Path, scorer: Scorer, folders: Sequence[
         return
     if folders and not same:
         say(f"{planned.name}: no run to take over" + _nearest(planned, folders))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Request:
+    experiment: str
+    scale: str
+    budget: str
+    changes: list[str]
+    overrides: list[str]
+    tasks: list[str]
+    data_sha256: str
+
+
+def read_request(folder: Path) -> dict[str, Any]:
+    """What an experiment's folder is for, as its experiment.json says."""
+    value = read_object(folder / REQUEST)
+    read_record(_Request, value, where=folder / REQUEST, fix="choose a new folder")
+    return value
 
 
 def _nearest(planned: Planned, folders: Sequence[Path]) -> str:
@@ -82,14 +102,14 @@ def _runs(folder: Path) -> Iterator[Path]:
 
 def _same(run: Path, planned: Planned, *, out: Path) -> bool:
     """Whether a run is finished, and is this one."""
-    if read_json(_experiment(run) / REQUEST)["data_sha256"] != read_json(out / REQUEST)["data_sha256"]:
+    if read_request(_experiment(run))["data_sha256"] != read_request(out)["data_sha256"]:
         return False
     return not _changed(run, planned) and step_reached(run) >= planned.config.train.steps
 
 
 def _changed(run: Path, planned: Planned) -> list[str]:
     """The settings in which a run differs, as far as they matter to the weights."""
-    return [key for key, _, _ in diff(load(file=run / CONFIG), planned.config) if key not in _SILENT]
+    return [key for key, _, _ in diff(read_config(run), planned.config) if key not in _SILENT]
 
 
 def _has_weights(run: Path, planned: Planned) -> bool:
@@ -99,7 +119,7 @@ def _has_weights(run: Path, planned: Planned) -> bool:
 
 
 def _scored_alike(folder: Path, out: Path, scorer: Scorer) -> bool:
-    theirs, ours = read_json(folder / REQUEST), read_json(out / REQUEST)
+    theirs, ours = read_request(folder), read_request(out)
     if not (folder / RESULTS).is_file() or _rows_of(theirs) != _rows_of(ours):
         return False
     return all(theirs[key] == ours[key] for key in _SCORED_BY) and read_outcome(folder).seeds == scorer.seeds

@@ -11,7 +11,8 @@ from electra.config.finetune import FinetuneConfig
 from electra.config.load import adjust
 from electra.errors import DataError
 from electra.finetune.pretrained import Pretrained, load_pretrained, settings_for
-from electra.finetune.suite import RESULTS, Plan, open_suite, run_task
+from electra.finetune.seed_folder import RESULTS
+from electra.finetune.suite import Plan, open_suite, run_task
 from electra.finetune.task_results import Suite
 from electra.reproduce import passages
 from electra.reproduce.experiment import Experiment

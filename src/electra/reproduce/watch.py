@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from electra.errors import DataError, ElectraError
+from electra.fsio import open_file
+from electra.jsontext import parse_json
 from electra.progress import progress
 from electra.train.metrics_file import FILE
 
@@ -24,7 +26,7 @@ def watched(title: str, total: int, done: Callable[[], float]) -> Iterator[None]
 
         def follow() -> None:
             while not over.wait(EVERY_S):
-                with contextlib.suppress(OSError, ValueError):  # a file that is being exchanged
+                with contextlib.suppress(OSError, ElectraError):  # a file that is being exchanged
                     bar.update(done())
 
         follower = threading.Thread(target=follow, daemon=True)
@@ -40,13 +42,13 @@ def watched(title: str, total: int, done: Callable[[], float]) -> Iterator[None]
 def step_reached(run: Path) -> int:
     """The last step in a run's metrics.jsonl; 0 where there is none."""
     try:
-        with open(run / FILE, "rb") as file:
+        with open_file(run / FILE) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL_BYTES))
             lines = file.read().split(b"\n")
     except OSError:
         return 0
     for line in reversed(lines):
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            return int(json.loads(line)["step"])
+        with contextlib.suppress(DataError, KeyError, TypeError, ValueError):
+            return int(parse_json(line, where=run / FILE)["step"])
     return 0

@@ -1,4 +1,4 @@
-"""Configurations side by side: one process each, started by our own command line, all stopped together."""
+"""Work side by side: one process each, started by a module of ours, all stopped together."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ PATIENCE_S = 120.0  # for a worker to save what it has after it was asked to sto
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Worker:
-    """One process: `electra ARGUMENTS`, its output in a log file of its name."""
+    """One process: `python -m MODULE ARGUMENTS`, its output in a log file of its name."""
 
     name: str
     arguments: list[str]
+    module: str = "electra"
 
 
 class _Failed(ElectraError):
@@ -86,7 +87,7 @@ def _visible(place: int, gpus: int) -> dict[str, str]:
 
 
 def _start(worker: Worker, logs: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "electra", *worker.arguments]
+    command = [sys.executable, "-m", worker.module, *worker.arguments]
     with open(logs / f"{worker.name}.txt", "ab") as log:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **environment}
