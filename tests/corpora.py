@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from electra.tokenizer.codec import SPECIALS
+from electra.tokenizer.backends import SPECIALS
 
 WORDS = (
     "the a river mountain house winter summer people king queen city small large old young walked saw found lost "

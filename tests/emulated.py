@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from electra.fsio import cache_path
+from electra.compiled_cache import cache_path
 from electra.ops.cuda import driver
 from electra.ops.cuda.compiler import Kernel
 from electra.ops.cuda.driver import TmaTiles

@@ -10,10 +10,11 @@ import torch
 from electra.checkpoint import store
 from electra.config.load import preset, to_toml
 from electra.config.schema import Config, DataConfig, GeneratorConfig, ModelConfig, ObjectiveConfig
-from electra.fsio import write_atomic
+from electra.manifest import commit_files, sums_below
 from electra.model.electra import build_model
 from electra.ops.dispatch import host_ops
-from electra.tokenizer.codec import SPECIALS, Tokenizer
+from electra.tokenizer.backends import SPECIALS
+from electra.tokenizer.codec import Tokenizer
 
 WORDS = [
     "the",
@@ -50,8 +51,8 @@ def make_run(run: Path, config: Config = RTD, *, step: int = 70, seed: int = 3) 
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
     zeros = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
-    write_atomic(run / "config.toml", to_toml(config).encode())
     Tokenizer(VOCAB).save(run / "tokenizer")
+    commit_files(run, {"config.toml": to_toml(config).encode()}, others=sums_below(run, "tokenizer"))
     store.save(
         run, step=step, tensors={"model": tensors, "average": zeros, "square": zeros}, state={"step": step}, keep=3
     )

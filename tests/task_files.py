@@ -35,6 +35,19 @@ def cola(folder: Path, *, train: int = 24, dev: int = 8, test: int = 0) -> None:
         write(folder / "CoLA" / "test.tsv", [("index", "sentence"), *rows])
 
 
+def sst2(folder: Path, *, train: int = 24, dev: int = 8) -> None:
+    for split, count in (("train", train), ("dev", dev)):
+        rows = [(sentence(("sst2", split, row), sign=row % 2 == 1), row % 2) for row in range(count)]
+        write(folder / "SST-2" / f"{split}.tsv", [("sentence", "label"), *rows])
+
+
+def glue5(folder: Path, *, train: int = 24, dev: int = 8) -> Path:
+    """All of GLUE-5."""
+    for task in (cola, sst2, mrpc, stsb, rte):
+        task(folder, train=train, dev=dev)
+    return folder
+
+
 def rte(folder: Path, *, train: int = 24, dev: int = 8, test: int = 0) -> None:
     _pairs(folder / "RTE", ("entailment", "not_entailment"), {"train": train, "dev": dev}, test=test)
 

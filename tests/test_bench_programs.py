@@ -14,7 +14,9 @@ import tiny_runs
 from click.testing import CliRunner
 from model_folders import make_run
 
-from electra.bench import finetune_speed, kernel_quality, loader_speed, prepare_speed
+from electra.batches.epoch_plan import LAYOUTS
+from electra.bench import finetune_speed, kernel_quality, loader_speed, prepare_speed, row_table
+from electra.bench.made_corpora import CORPORA
 from electra.interop.transfer import export_model
 
 
@@ -25,11 +27,30 @@ def processes_find_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_loader_speed(tmp_path: Path) -> None:
     data = tiny_runs.make_data(tmp_path / "data")
-    done = CliRunner().invoke(loader_speed.command, [str(data), "--batch", "4", "--length", "32", "--steps", "20"])
+    shape = ["--batch", "4", "--length", "32", "--steps", "20", "--rounds", "1"]
+    done = CliRunner().invoke(loader_speed.command, [str(data), *shape])
     assert done.exit_code == 0, done.output
-    assert re.search(r"epoch 1: [1-9]\d* sequences planned in", done.output)
-    speed, times = re.search(r"4 x 32: ([\d.]+) M tokens/s, ([\d.]+) times the need", done.output).groups()  # type: ignore[union-attr]
-    assert float(times) == pytest.approx(float(speed) * 1e6 / loader_speed.NEEDED, abs=0.1)
+    assert len(re.findall(r"^[a-z-]+: [1-9]\d* sequences planned in", done.output, re.MULTILINE)) == len(LAYOUTS)
+    found = re.findall(
+        r"^([a-z-]+), median: .* 4 x 32: ([\d.]+) M real tokens/s, ([\d.]+) times", done.output, re.MULTILINE
+    )
+    assert [name for name, _, _ in found] == list(LAYOUTS)
+    for _, speed, times in found:
+        assert float(times) == pytest.approx(float(speed) * 1e6 / loader_speed.NEEDED, abs=0.1)
+
+
+def test_row_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tiny_runs.make_data(tmp_path / "data")
+    monkeypatch.setattr(row_table, "CORPORA", {"one huge line": CORPORA["one huge line"]})
+    done = CliRunner().invoke(row_table.command, [str(data), "data.short=0"])
+    assert done.exit_code == 0, done.output
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.output.splitlines() if line[0] == "|"]
+    assert [row[:2] for row in rows[2:]] == [
+        [name, size] for name in ("one huge line", "data") for size in ("64", "128", "512")
+    ]
+    kept = {row[0]: row[2:4] for row in rows if row[1] == "128"}
+    # 222 tokens of each 1,000 characters, of which the old layout kept 126 or less.
+    assert kept == {"one huge line": ["56.8%", "100.0%"], "data": kept["data"]} and kept["data"][1] == "100.0%"
 
 
 def test_prepare_speed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,6 @@ from torch import Tensor
 from tuned_folders import make_tuned
 
 from electra.config.finetune import FinetuneConfig
-from electra.config.load import to_toml
 from electra.finetune.model_folder import load_finetuned, save_finetuned
 from electra.finetune.pretrained import load_pretrained
 from electra.finetune.task_model import HeadSpec
@@ -207,10 +207,7 @@ def test_fine_tuning_one_after_the_other_gives_the_bits_of_each_alone(tmp_path: 
 def test_inference_takes_the_choice_of_the_run(tmp_path: Path) -> None:
     """One model in two folders, whose configs differ in `train.kernels` alone."""
     make_run(tmp_path / "auto")
-    shutil.copytree(tmp_path / "auto", tmp_path / "plain")
-    text = to_toml(RTD)
-    assert text.count('kernels = "auto"') == 1
-    (tmp_path / "plain" / "config.toml").write_text(text.replace('kernels = "auto"', 'kernels = "plain"'))
+    make_run(tmp_path / "plain", replace(RTD, train=replace(RTD.train, kernels="plain")))
     sentence = "the chef cooked the meal and the dog sat on the mat"
     before: dict[str, Any] = {}
     for kernels in ("auto", "plain", "auto", "plain"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import pytest
 
@@ -115,3 +116,21 @@ def test_a_healthy_discriminator_is_not_named(rtd_loss: float, replaced_rate: fl
 def test_nothing_replaced_says_nothing_about_the_discriminator() -> None:
     assert dead_discriminator(rtd_loss=0.01, replaced_rate=0.0, auc=math.nan) == ""
     assert dead_discriminator(rtd_loss=0.01, replaced_rate=1.0, auc=math.nan) == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "diverged"),
+    [
+        ([(2.0, 0.0), (math.nan, 1.0)], False),
+        ([(2.0, 0.0), (math.nan, 1.0), (math.nan, 1.0)], True),
+        ([(2.0, 0.0), (math.nan, 7.0), (2.0, 3.0)], False),
+        ([(math.nan, 1.0)], True),
+        ([(2.0, 0.0)], False),
+    ],
+)
+def test_promise_12_a_run_must_not_end_in_bad_steps(lines: list[tuple[float, float]], diverged: bool) -> None:
+    guard = Guard(GuardConfig())
+    for step, (loss, skipped) in enumerate(lines, 1):
+        guard.check(step=step, line={"train/loss": loss, "optim/skipped": skipped})
+    with pytest.raises(Diverged, match="the run ends with") if diverged else nullcontext():
+        guard.finish(step=len(lines))

@@ -273,7 +273,7 @@ def test_without_a_compiler_the_reference_runs(monkeypatch: pytest.MonkeyPatch) 
 def test_the_library_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert not library.missing()
-    (made,) = (tmp_path / "electra").iterdir()
+    (made,) = (tmp_path / "electra").glob("*.so")
     before = made.stat().st_mtime_ns
     for one in (library.missing, library._library):
         one.cache_clear()
@@ -281,13 +281,14 @@ def test_the_library_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(library, "_processor", lambda: "another")
     for one in (library.missing, library._library):
         one.cache_clear()
-    assert not library.missing() and len(list((tmp_path / "electra").iterdir())) == 2
+    assert not library.missing() and len(list((tmp_path / "electra").glob("*.so"))) == 2
 
 
 @needs_compiler
 @pytest.mark.usefixtures("afresh")
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cache_the_same_ops_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled for this process alone: another implementation would end with other weights, without a word."""
     (tmp_path / "electra").write_text("a file", encoding="utf-8")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert "could not be built" in library.missing()
-    assert dict(select("auto", device=torch.device("cpu"), dtype=torch.float32))["dropout"].backend == "reference"
+    assert not library.missing()
+    assert dict(select("auto", device=torch.device("cpu"), dtype=torch.float32))["dropout"].backend == "cpp"

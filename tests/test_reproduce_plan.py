@@ -97,10 +97,22 @@ def test_the_paper_s_steps_come_out_of_its_budget() -> None:
     )
 
 
-def test_configurations_at_the_paper_s_scale_are_the_presets() -> None:
+def test_configurations_at_the_paper_s_scale_are_the_presets_with_the_paper_s_rows() -> None:
     electra, bert = plan(experiment("small-models"), scale_named("paper"))
-    assert {key for key, _, _ in diff(electra.config, load("small"))} <= BUDGETED
-    assert {key for key, _, _ in diff(bert.config, load("bert-small"))} <= BUDGETED | {"preset"}
+    assert {key for key, _, _ in diff(electra.config, load("small"))} <= BUDGETED | {"data.layout"}
+    assert {key for key, _, _ in diff(bert.config, load("bert-small"))} <= BUDGETED | {"data.layout", "preset"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_lays_rows_out_as_the_paper_does(name: str) -> None:
+    for one in everything(name, "cpu"):
+        assert (one.config.data.layout, one.config.data.single_segment, one.config.data.short) == (
+            "paper-official",
+            0.1,
+            0.05,
+        )
+    changed = everything(name, "cpu", overrides=["data.layout=sentences"])
+    assert {one.config.data.layout for one in changed} == {"sentences"}
 
 
 def test_checkpoints_to_score_are_saved() -> None:

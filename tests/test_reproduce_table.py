@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 
+import corpora
 import numpy as np
 import pytest
 from tiny_runs import make_data
@@ -32,6 +34,7 @@ from electra.reproduce.outcome import (
 )
 from electra.reproduce.plan import plan, seeds_of
 from electra.reproduce.scale import SCALES
+from electra.shards.build import prepare
 from electra.shards.dataset import open_data
 
 # Reference B: what the paper prints, by the title of our row.
@@ -178,9 +181,15 @@ def test_results_that_are_none_are_refused(tmp_path: Path) -> None:
         read_outcome(tmp_path)
     write_outcome(tmp_path, made_up("lambda"))
     whole = json.loads((tmp_path / "results.json").read_text())
-    for bad in ({**whole, "format": 99}, {**whole, "rows": [{}]}, [], {}):
-        (tmp_path / "results.json").write_text(json.dumps(bad))
-        with pytest.raises(DataError, match="not an experiment's results"):
+    bad: dict[str, object] = {
+        "its format is 99; this version knows 1": {**whole, "format": 99},
+        "has no 'rows": {**whole, "rows": [{}]},
+        "is not a JSON object": [],
+        "its format is None": {},
+    }
+    for reason, value in bad.items():
+        (tmp_path / "results.json").write_text(json.dumps(value))
+        with pytest.raises(DataError, match=reason):
             read_outcome(tmp_path)
 
 
@@ -211,3 +220,33 @@ def test_the_corpus_task_asks_about_neighbours(tmp_path: Path) -> None:
     assert passages.write_task(folder, prepared, rows=10).joinpath("train.jsonl").read_bytes() == before
     again = passages.write_task(tmp_path / "again", prepared, rows=40)
     assert (again / "train.jsonl").read_bytes() == before
+
+
+def test_defect_a_task_of_data_prepared_by_default(tmp_path: Path) -> None:
+    """One document of a small corpus was held out, and two were asked for."""
+    text = corpora.write_corpus(tmp_path / "a.txt", 60)
+    prepare([str(text)], out=tmp_path / "data", vocab=corpora.write_vocab(tmp_path / "v.txt"), workers=1)
+    passages.write_task(tmp_path / "task", open_data(tmp_path / "data"), rows=40)
+    assert len((tmp_path / "task" / "dev.jsonl").read_text().splitlines()) == 32
+
+
+def test_a_task_of_a_single_held_out_document(tmp_path: Path) -> None:
+    text = corpora.write_corpus(tmp_path / "a.txt", 20)
+    (tmp_path / "held.txt").write_text("\n".join(corpora.sentence("held", number) for number in range(9)))
+    (tmp_path / "short.txt").write_text("\n".join(corpora.sentence("held", number) for number in range(2)))
+    vocab = corpora.write_vocab(tmp_path / "v.txt")
+    prepare([str(text)], out=tmp_path / "data", vocab=vocab, held_out=[str(tmp_path / "held.txt")], workers=1)
+    prepared = open_data(tmp_path / "data")
+    assert prepared.held_out.n_documents == 1
+    passages.write_task(tmp_path / "task", prepared, rows=200)
+    tokenizer, starts = prepared.tokenizer(), prepared.held_out.sentence_starts.tolist()
+    ids = [prepared.held_out.slice(a, min(b, a + passages.TOKENS)).tolist() for a, b in itertools.pairwise(starts)]
+    texts = [tokenizer.decode(sentence) for sentence in ids]
+    rows = [json.loads(line) for line in (tmp_path / "task" / "dev.jsonl").read_text().splitlines()]
+    assert len(rows) == 100 and {row["label"] for row in rows} == set(passages.LABELS)
+    for row in rows:
+        distance = (texts.index(row["second"]) - texts.index(row["first"])) % len(texts)
+        assert (distance == 1) if row["label"] == "together" else distance > 1
+    prepare([str(text)], out=tmp_path / "few", vocab=vocab, held_out=[str(tmp_path / "short.txt")], workers=1)
+    with pytest.raises(DataError, match=r"no document of several sentences .*give --glue"):
+        passages.write_task(tmp_path / "none", open_data(tmp_path / "few"), rows=40)

@@ -176,6 +176,7 @@ def test_defect_a_time_budget_stops_at_the_step_limit() -> None:
             evaluate=lambda position: evaluated.append(position.step),
             dump=lambda position: pytest.fail("nothing diverged"),
             stop=Stop(),
+            elapsed=lambda: 0.0,
         )
     finally:
         loader.close()

@@ -16,7 +16,9 @@ from electra.tasks.features import NO_TAG, encode_sequences, encode_words, join_
 from electra.tasks.glue_files import read_glue
 from electra.tasks.glue_tasks import TASKS
 from electra.tasks.rows import Example, Features, Sentence
-from electra.tokenizer.codec import SPECIALS, Tokenizer, read_vocab
+from electra.tokenizer.backends import SPECIALS
+from electra.tokenizer.codec import Tokenizer
+from electra.tokenizer.vocabulary import read_vocab
 
 LETTERS = "abcdefghij"
 WORDS = ["the", "cat", "sat", "un", "##able", "##s", "mat", "café", ",", ".", "!"]

@@ -24,7 +24,8 @@ from electra.tasks.glue_files import read_glue
 from electra.tasks.glue_tasks import TASKS, glue_task
 from electra.tasks.named_tasks import split_files
 from electra.tasks.task_data import TaskData, load_glue, load_questions, load_table, load_tagging
-from electra.tokenizer.codec import Tokenizer, read_vocab
+from electra.tokenizer.codec import Tokenizer
+from electra.tokenizer.vocabulary import read_vocab
 from electra.train.interrupt import Stop
 
 TOKENIZER = Tokenizer(VOCAB)

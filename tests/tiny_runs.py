@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from electra.checkpoint import store
 from electra.config.load import load
 from electra.config.schema import Config
 from electra.errors import Resumable
+from electra.fsio import read_json
 from electra.pretrain import pretrain
 from electra.shards.build import prepare
 from electra.shards.dataset import open_data
@@ -55,9 +57,9 @@ SMALL = [
 
 
 def make_data(folder: Path, *, seed: object = 0, vocab: Path | None = None) -> Path:
-    """Prepared data of a few hundred sentences; an epoch is about six steps."""
-    text = corpora.write_corpus(folder.with_suffix(".txt"), 30, seed)
-    options = PrepareOptions(vocab_size=200, held_out_share=0.2)
+    """Prepared data of a few hundred sentences; an epoch is about eight steps."""
+    text = corpora.write_corpus(folder.with_suffix(".txt"), 20, seed)
+    options = PrepareOptions(vocab_size=200, held_out_share=0.2, lowercase=True, strip_accents=True)
     prepare([str(text)], out=folder, options=options, vocab=vocab, workers=1)
     return folder
 
@@ -125,6 +127,16 @@ def metric_lines(run: Path) -> list[dict[str, Any]]:
 
 def losses(run: Path) -> list[float]:
     return [line["train/loss"] for line in metric_lines(run) if line["kind"] == "train"]
+
+
+def as_version_02_left_it(run: Path, config: str | None = None) -> None:
+    """Take from a run what came later: manifest, format, record of the kernels; `config` becomes its config.toml."""
+    facts = read_json(run / "run.json")
+    del facts["format"], facts["executions"]
+    (run / "run.json").write_text(json.dumps(facts))
+    (run / "manifest.json").unlink()
+    if config is not None:
+        (run / "config.toml").write_text(config)
 
 
 def times(folder: Path) -> dict[Path, int]:

@@ -24,7 +24,16 @@ from electra.tokenizer.codec import Tokenizer
 
 STILL = replace(SIZE, dropout=0.0, attention_dropout=0.0)
 MINI = replace(STILL, layers=1, width=32, ffn=64, embedding=16)
-PLAIN = FinetuneConfig(precision="fp32", device="cpu", dropout=0.0, length=24, batch_size=8, log_every=1)
+PLAIN = FinetuneConfig(
+    precision="fp32",
+    device="cpu",
+    dropout=0.0,
+    encoder_dropout=0.0,
+    attention_dropout=0.0,
+    length=24,
+    batch_size=8,
+    log_every=1,
+)
 CLS, SEP = VOCAB.index("[CLS]"), VOCAB.index("[SEP]")
 FIRST = VOCAB.index("a")  # of the ordinary tokens
 
