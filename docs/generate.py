@@ -1,6 +1,6 @@
-"""Write the reference pages that come from the code: commands, configuration keys and the Python API.
+"""Write the pages that come from the code (commands, configuration keys, the Python API) and the page of records.
 
-python docs/generate.py            writes docs/reference/cli.md, config.md and api.md
+python docs/generate.py            writes docs/reference/cli.md, config.md and api.md, docs/records.md and its curves
 python docs/generate.py --check    writes nothing; exit code 1 where a page is stale
 """
 
@@ -24,14 +24,27 @@ from electra.config.finetune import FinetuneConfig
 from electra.config.keys import describe, flatten, toml_value
 from electra.config.load import load, preset_names, preset_title
 from electra.config.schema import Config
+from electra.speedrun import records_page
+from electra.speedrun.record import Record, read
 
-REFERENCE = Path(__file__).parent / "reference"
+DOCS = Path(__file__).parent
+RECORDS = DOCS / "records.jsonl"
 HEADER = "<!-- Generated from the code by `python docs/generate.py`. Do not edit. -->\n\n"
 
 
 def pages() -> dict[str, str]:
-    """Every generated page: its file name in docs/reference and its whole content."""
-    return {"cli.md": cli_page(), "config.md": config_page(), "api.md": api_page()}
+    """Every generated page: its path in docs and its whole content."""
+    return {
+        "reference/cli.md": cli_page(),
+        "reference/config.md": config_page(),
+        "reference/api.md": api_page(),
+        "records.md": HEADER + records_page.page(records()),
+    }
+
+
+def records() -> list[Record]:
+    """The records that were added to docs/records.jsonl."""
+    return read(RECORDS) if RECORDS.is_file() else []
 
 
 def cli_page() -> str:
@@ -238,15 +251,20 @@ def stale() -> list[str]:
     return [
         name
         for name, content in pages().items()
-        if not (REFERENCE / name).is_file() or (REFERENCE / name).read_text(encoding="utf-8") != content
+        if not (DOCS / name).is_file() or (DOCS / name).read_text(encoding="utf-8") != content
     ]
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
         found = stale()
-        print("\n".join(f"docs/reference/{name} is stale; run: python docs/generate.py" for name in found))
+        print("\n".join(f"docs/{name} is stale; run: python docs/generate.py" for name in found))
         sys.exit(bool(found))
     for name, content in pages().items():
-        (REFERENCE / name).write_text(content, encoding="utf-8")
-        print(f"docs/reference/{name}")
+        (DOCS / name).write_text(content, encoding="utf-8")
+        print(f"docs/{name}")
+    images = DOCS / records_page.IMAGES
+    for name, content in records_page.curves(records()).items():
+        images.mkdir(parents=True, exist_ok=True)
+        (images / name).write_text(content, encoding="utf-8")
+        print(f"docs/{records_page.IMAGES}/{name}")
