@@ -1,8 +1,9 @@
 """manifest.json: the size and sha256 of every file of a folder. One format for every kind of folder, one reader.
 
 `commit_folder` writes a new folder with its manifest, whole or not at all. `commit_files` replaces files of a folder
-together with their sums: the new files are staged as `.next-NAME`, the manifest is replaced, which is the commit, and
-then each takes its place. Whoever finds a staged file that the manifest lists finishes the commit.
+together with their sums: the new files are staged as `.next-SUM-NAME`, the manifest is replaced, which is the commit,
+and then each takes its place. Whoever finds a staged file that the manifest lists finishes the commit, also a reader
+beside the writer: the sum in the name keeps it from taking the file of a later commit.
 """
 
 from __future__ import annotations
@@ -63,17 +64,27 @@ class Manifest:
     def verify(self, *names: str) -> None:
         """Refuse a folder in which one of these files, by default any, is not the one that was written."""
         for name in names or self.files:
-            if name not in self.files:
-                raise self.error(self.folder / FILE, f"does not list {name}", fix=self.fix)
-            if (self.folder / f"{_NEXT}{name}").exists():
-                finish(self.folder)
-            self._check_size(name)
-            path = self.folder / name
             try:
-                found = sha256_file(path)
-            except OSError as problem:
-                raise self.error(path, f"cannot be read: {problem.strerror or problem}", fix=self.fix) from problem
-            self.compare(name, found)
+                self._verify(name)
+            except self.error:
+                # A writer in another process may have replaced the file and the manifest meanwhile.
+                now = read_manifest(self.folder, error=self.error, fix=self.fix)
+                if now is None or now.files.get(name) == self.files.get(name):
+                    raise
+                now.verify(name)
+
+    def _verify(self, name: str) -> None:
+        if name not in self.files:
+            raise self.error(self.folder / FILE, f"does not list {name}", fix=self.fix)
+        if _staged(self.folder, name, self.files[name]).exists():
+            finish(self.folder)
+        self._check_size(name)
+        path = self.folder / name
+        try:
+            found = sha256_file(path)
+        except OSError as problem:
+            raise self.error(path, f"cannot be read: {problem.strerror or problem}", fix=self.fix) from problem
+        self.compare(name, found)
 
     def compare(self, name: str, sha256: str) -> None:
         """Refuse a file that has another sum."""
@@ -163,14 +174,19 @@ def commit_files(folder: Path, contents: Mapping[str, bytes], *, others: Mapping
     listed = {**(before.files if before else {}), **(others or {})}
     sums = {name: FileSum(len(data), hashlib.sha256(data).hexdigest()) for name, data in contents.items()}
     for name, data in contents.items():
-        write_atomic(folder / f"{_NEXT}{name}", data)
+        write_atomic(_staged(folder, name, sums[name]), data)
     seam("files-staged")
     write_manifest(folder, {**listed, **sums})
     seam("files-listed")
     for name in contents:
-        os.replace(folder / f"{_NEXT}{name}", folder / name)
+        with contextlib.suppress(FileNotFoundError):  # a reader finished the commit
+            os.replace(_staged(folder, name, sums[name]), folder / name)
         seam("file-replaced")
     fsync_dir(folder)
+
+
+def _staged(folder: Path, name: str, its: FileSum) -> Path:
+    return folder / f"{_NEXT}{its.sha256[:16]}-{name}"
 
 
 def finish(folder: Path, *, discard: bool = False) -> None:
@@ -178,7 +194,7 @@ def finish(folder: Path, *, discard: bool = False) -> None:
     staged = sorted(folder.glob(f"{_NEXT}*"))
     listed = read_manifest(folder) if staged else None
     for path in staged:
-        name = path.name.removeprefix(_NEXT)
+        name = path.name.removeprefix(_NEXT).partition("-")[2]
         with contextlib.suppress(FileNotFoundError):  # another process was quicker
             if listed is not None and listed.files.get(name) == sum_of(path):
                 os.replace(path, folder / name)
