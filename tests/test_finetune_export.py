@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 from model_folders import SIZE, VOCAB, make_run
 from tuned_folders import LABELS, loaded, make_tuned, save
 
+from electra.batches.sequences import Sequences
 from electra.cli import main
 from electra.errors import CheckpointError, ConfigError
-from electra.finetune.export import SEQUENCES, TOKENS, export_finetuned
+from electra.finetune.export import SEQUENCES, SPANS, TOKENS, export_finetuned
 from electra.finetune.head_outputs import head_outputs
 from electra.finetune.model_folder import FinetunedModel, save_finetuned
+from electra.finetune.results_file import write_results
+from electra.finetune.task_results import SeedScore, Suite, TaskResult
 from electra.inference.predict import predict
 from electra.interop.models import load_model
 from electra.tasks.features import encode_sequences
@@ -46,11 +49,13 @@ def exported(folder: Path, kind: Kind, **changes: Any) -> tuple[FinetunedModel, 
     """Our model, the transformers one of its export (nothing missing, nothing left over), and its tokenizer."""
     ours = loaded(folder / "tuned", kind, **changes)
     made = export_finetuned(folder / "tuned", folder / "hf")
-    auto = transformers.AutoModelForTokenClassification if kind == "tag" else None
-    auto = auto or transformers.AutoModelForSequenceClassification
+    auto = {
+        "tag": transformers.AutoModelForTokenClassification,
+        "span": transformers.AutoModelForQuestionAnswering,
+    }.get(kind, transformers.AutoModelForSequenceClassification)
     theirs, info = auto.from_pretrained(folder / "hf", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
-    assert type(theirs).__name__ == made.architecture == (TOKENS if kind == "tag" else SEQUENCES)
+    assert type(theirs).__name__ == made.architecture == {"tag": TOKENS, "span": SPANS}.get(kind, SEQUENCES)
     assert made.parameters == theirs.num_parameters()
     return ours, theirs.eval(), transformers.AutoTokenizer.from_pretrained(folder / "hf")
 
@@ -105,6 +110,37 @@ def test_promise_15_taggers_export_exactly(tmp_path: Path) -> None:
             np.testing.assert_allclose(scores[number], padded[number, : len(row)].numpy(), atol=1e-5, rtol=1e-5)
             alone = theirs(torch.tensor([row])).logits[0]
             np.testing.assert_allclose(scores[number], alone.numpy(), atol=1e-5, rtol=1e-5)
+
+
+QUESTIONS = [
+    ("we saw the chef", "the dog sat on the mat and we ate"),
+    ("the mat", "a bank, the money and a cat!"),
+    ("a cat", "the chef cooked the meal"),
+]
+
+
+@pytest.mark.parametrize(("question", "passage"), QUESTIONS)
+def test_promise_15_question_models_export_exactly(question: str, passage: str, tmp_path: Path) -> None:
+    ours, model, tokenizer = exported(tmp_path, "span", span_head="plain")
+    batch = tokenizer(question, passage, return_tensors="pt", return_offsets_mapping=True)
+    offsets, ids = batch.pop("offset_mapping")[0], batch["input_ids"]
+    with torch.no_grad():
+        outputs = model(**batch)
+        lengths = torch.tensor([ids.shape[1]])
+        rows = Sequences(ids_BL=ids, lengths_B=lengths, segments_BL=batch["token_type_ids"], keys_B=lengths)
+        for mine, theirs in zip(
+            ours.network.head(ours.network.hidden(rows)), (outputs.start_logits, outputs.end_logits), strict=True
+        ):
+            np.testing.assert_allclose(mine.numpy(), theirs.numpy(), atol=1e-5, rtol=1e-5)
+    # The ten lines that a user needs, as the model card has them.
+    scores = outputs.start_logits[0][:, None] + outputs.end_logits[0][None, :]
+    inside = (batch["token_type_ids"][0] == 1) & (offsets[:, 1] > 0)
+    allowed = (inside[:, None] & inside[None, :]).triu().tril(ours.about.max_answer - 1)
+    start, end = divmod(int(scores.masked_fill(~allowed, -float("inf")).argmax()), len(offsets))
+    [predicted] = predict(ours, [(question, passage)])
+    assert predicted["answer"] == passage[offsets[start][0] : offsets[end][1]] != ""
+    no_answer = outputs.start_logits[0, 0] + outputs.end_logits[0, 0]
+    assert predicted["null_odds"] <= float(no_answer - scores[start, end]) + 1e-4
 
 
 @pytest.mark.parametrize("kind", ["classify", "multilabel"])
@@ -180,9 +216,31 @@ def test_the_folder_describes_itself(tmp_path: Path) -> None:
     assert again.config == SIZE and again.head is None and all("classifier" in name for name in again.unused)
 
 
+def test_the_card_has_the_spread_over_seeds(tmp_path: Path) -> None:
+    scores = {0: 50.0, 1: 90.0, 2: 70.0}
+    for seed, score in scores.items():
+        facts = {"scores": {"f1": score}, "metrics": ("f1",)}
+        save(tmp_path / "run" / f"seed-{seed}", "classify", task="reviews", seed=seed, **facts)
+    runs = tuple(SeedScore(seed=seed, scores={"f1": score}, steps=40, seconds=3.0) for seed, score in scores.items())
+    rows, config = {"train": 100, "dev": 20}, {"lr": 3e-4, "epochs": 2.0}
+    result = TaskResult(
+        task="reviews", title="R", metrics=("f1",), seeds=runs, rows=rows, full={"train": 200}, config=config
+    )
+    write_results(tmp_path / "run" / "results.json", Suite(results=(result,)))
+    export_finetuned(tmp_path / "run", tmp_path / "hf")
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert "| f1, development set | 70.00 |" in card, "of the exported seed"
+    assert "| f1 over 3 seeds | median 70.00, mean 70.00, std 20.00, 50.00 to 90.00 |" in card
+    assert "| train rows | 100 of 200 |" in card and "| dev rows | 20 |" in card
+    assert "| training | 40 steps, 3 s |" in card and "lr 0.0003, epochs 2.0" in card and "## Limits" in card
+    (tmp_path / "run" / "results.json").write_text("{}")
+    export_finetuned(tmp_path / "run", tmp_path / "again")
+    assert "over 3 seeds" not in (tmp_path / "again" / "README.md").read_text()
+
+
 def test_what_transformers_cannot_hold_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "qa", "span")
-    with pytest.raises(CheckpointError, match="given its start .electra predict answers questions"):
+    with pytest.raises(CheckpointError, match="given its start.*span_head=plain.*electra predict answers questions"):
         export_finetuned(tmp_path / "qa", tmp_path / "hf")
     count = SIZE.width // 2 + 1
     tuned, about = make_tuned("tag", labels=tuple(f"l{number}" for number in range(count)))

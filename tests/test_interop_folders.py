@@ -111,6 +111,30 @@ def test_promise_15_exported_folder_in_transformers(config: Any, part: Any, tmp_
     assert (ours - reference)[visible].abs().max() < 1e-5
 
 
+def test_promise_15_a_pipeline_fills_masks_as_the_generator_does(run: Path, tmp_path: Path) -> None:
+    export_model(run, tmp_path / "hf", part="generator")
+    fill = transformers.pipeline("fill-mask", str(tmp_path / "hf"), device="cpu", top_k=5)
+    loaded = load_model(run, part="generator")
+    one = loaded.tokenizer
+    ids = torch.tensor([[one.cls_id, *one.encode("the dog"), one.mask_id, *one.encode("on the mat"), one.sep_id]])
+    place = ids[0].tolist().index(one.mask_id)
+    with torch.inference_mode():
+        shares = loaded.module.logits(ids, torch.zeros_like(ids), None)[0, place].softmax(0)
+    best = shares.topk(5)
+    found = fill("the dog [MASK] on the mat")
+    assert [one["token"] for one in found] == best.indices.tolist()
+    assert [one["score"] for one in found] == pytest.approx(best.values.tolist(), abs=1e-4)
+
+
+def test_promise_15_automodel_gives_the_same_hidden_states(run: Path, tmp_path: Path) -> None:
+    export_model(run, tmp_path / "hf")
+    theirs = transformers.AutoModel.from_pretrained(tmp_path / "hf").eval()
+    ids = torch.arange(5, 25)[None]
+    with torch.inference_mode():
+        wanted = theirs(ids).last_hidden_state
+        assert (load_model(run).module(ids, torch.zeros_like(ids), None) - wanted).abs().max() < 1e-4
+
+
 def test_promise_15_a_classifier_starts_from_an_export(run: Path, tmp_path: Path) -> None:
     export_model(run, tmp_path / "hf")
     classifier, info = transformers.ElectraForSequenceClassification.from_pretrained(
@@ -174,7 +198,7 @@ def test_import_of_a_masked_language_model_is_an_mlm_run(tmp_path: Path) -> None
 )
 def test_card_names_the_network(config: Any, part: Any, title: str, tmp_path: Path) -> None:
     make_run(tmp_path / "run", config)
-    assert f"# {title}\n" in model_card(read_source(tmp_path / "run", part=part))
+    assert f"# {title}\n" in str(model_card(read_source(tmp_path / "run", part=part)))
 
 
 def test_card_states_the_cost(run: Path, tmp_path: Path) -> None:
@@ -189,6 +213,31 @@ def test_card_states_the_cost(run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == (
         tmp_path / "hf" / "model.safetensors"
     ).read_bytes()
+
+
+def test_card_states_data_machine_scores_and_limits(run: Path) -> None:
+    facts = {
+        "cpu": "A CPU",
+        "gpus": [{"name": "A GPU"}, {"name": "A GPU"}],
+        "data_sha256": "ab12",
+        "data": {"documents": 1234, "sentences": 5678, "tokens": 91011, "held_out_tokens": 99},
+    }
+    (run / "run.json").write_text(json.dumps(facts))
+    lines = [
+        {"kind": "eval", "step": 40, "eval/rtd_auc": 0.6, "eval/mlm_accuracy": 0.2},
+        {"kind": "eval", "step": 70, "eval/rtd_auc": 0.8765, "eval/mlm_accuracy": 0.31, "eval/rtd_loss": None},
+        {"kind": "eval", "step": 90, "eval/rtd_auc": 0.9, "eval/mlm_accuracy": 0.4},
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    card = str(model_card(read_source(run)))
+    for row in ("| documents | 1,234 |", "| tokens | 91,011 |", "| trained on | 2 x A GPU |", "| 0.8765 |"):
+        assert row in card, row
+    assert "Positions beyond 24 tokens were never trained" in card and "0.31" not in card and "0.9000" not in card
+    generator = str(model_card(read_source(run, part="generator")))
+    assert "| 0.3100 |" in generator and "0.8765" not in generator
+    (run / "run.json").write_text('{"gpus": 3, "data": [], "cpu": null, "data_sha256": 7}')
+    (run / "metrics.jsonl").unlink()
+    assert "## Data" not in str(model_card(read_source(run))) and "## Limits" in str(model_card(read_source(run)))
 
 
 def test_a_damaged_checkpoint_is_passed_over_or_refused(run: Path) -> None:
@@ -376,8 +425,8 @@ def test_import_refuses_halves_that_do_not_fit(run: Path, tmp_path: Path) -> Non
     ("args", "error", "message"),
     [
         (("RUN", "--out", "FULL"), ConfigError, "--out: .* is not an empty folder"),
-        (("RUN", "--out", "NEW", "--format", "onnx"), ConfigError, "--format: onnx is not available"),
-        (("google/electra-small-discriminator", "--out", "NEW"), CheckpointError, "no such folder"),
+        (("RUN", "--out", "NEW", "--int8"), ConfigError, "--int8: a hf folder has no 8-bit form"),
+        (("nowhere/at/all", "--out", "NEW"), CheckpointError, "no such folder"),
         (("FULL", "--out", "NEW"), CheckpointError, "neither config.toml nor config.json"),
         (("HALF", "--out", "NEW", "--part", "generator"), CheckpointError, "has no generator"),
         (("HF", "--out", "NEW", "--part", "generator"), CheckpointError, "is not a generator"),

@@ -86,21 +86,25 @@ class FinetuneResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Exported:
-    """A folder that `transformers` loads."""
+    """A folder that other programs load."""
 
     path: Path
     architecture: str
-    """The class of `transformers` that loads it."""
+    """The class that loads it, or whose graph it is."""
     parameters: int
     source: Path
     """The checkpoint or model folder that was exported."""
+    notes: tuple[str, ...] = ()
+    """What was measured while writing: an ONNX file's difference from torch, its 8-bit form's size and time."""
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.architecture}, {self.parameters:,} parameters, from {self.source}"
+        first = f"{self.path}: {self.architecture}, {self.parameters:,} parameters, from {self.source}"
+        return "\n".join([first, *self.notes])
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        header = ("folder", "transformers class", "parameters", "from")
-        return html_table(header, [(self.path, self.architecture, f"{self.parameters:,}", self.source)])
+        header = ("folder", "class", "parameters", "from")
+        row = (self.path, self.architecture, f"{self.parameters:,}", self.source)
+        return html_table(header, [row], notes=list(self.notes))

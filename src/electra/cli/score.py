@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from electra.cli.lines import echo, short, waiting_lines
+from electra.cli.lines import echo, short, text_chunks
 from electra.terminal import json_text
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def command(
     """
     if bool(texts) == (source is not None):
         raise click.UsageError("give either a TEXT or --input FILE, where - is standard input")
-    chunks = _chunks(source, column, texts)
+    chunks = text_chunks(source, column, texts)
     from electra.inference.likelihood import check, on_device, score
     from electra.interop.models import load_model
 
@@ -59,21 +58,6 @@ def command(
         for result in score(loaded, rows, batch_size=batch_size):
             echo(json_text(short(_as_json(result, tokens=tokens))))
         sys.stdout.flush()
-
-
-def _chunks(source: str | None, column: str | None, texts: tuple[str, ...]) -> Iterator[Sequence[str]]:
-    """The texts, in chunks that are scored together; a file that cannot be read is refused at once."""
-    from electra.errors import ConfigError
-    from electra.tasks.files import plain_suffix
-    from electra.tasks.tables import FORMATS, read_texts
-
-    if column is not None and (source is None or plain_suffix(Path(source)) not in FORMATS):
-        raise ConfigError("--text", "there are no columns to choose from", fix=f"use one of {' '.join(FORMATS)}")
-    if source is None:
-        return iter([texts])
-    if source == "-":
-        return waiting_lines()
-    return iter([read_texts(Path(source), column=column)])
 
 
 def _as_json(result: TextScore, *, tokens: bool) -> dict[str, object]:

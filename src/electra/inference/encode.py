@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -19,11 +19,10 @@ from electra import hardware
 from electra.errors import CheckpointError, ConfigError
 from electra.finetune.pretrained import Pretrained
 from electra.inference.overlapping_windows import window_starts
+from electra.interop.embedding_folder import Pooling
 from electra.model.layers import with_ops
 from electra.ops.dispatch import select
 from electra.progress import progress
-
-Pooling = Literal["mean", "cls"]
 
 BATCH_SIZE = 64
 _BAR_TEXTS = 1000

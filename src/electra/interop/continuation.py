@@ -12,13 +12,14 @@ from pathlib import Path
 import torch
 
 from electra.checkpoint import store
-from electra.checkpoint.tensors import read_tensors
 from electra.config.load import adjust, load, to_toml
 from electra.config.schema import Config
 from electra.errors import CheckpointError, ConfigError
 from electra.fsio import commit_dir
 from electra.interop import huggingface
+from electra.interop.hub import local_folder
 from electra.interop.names import Tensors
+from electra.interop.tensor_bundle import checkpoint_prefix
 from electra.interop.transfer import read_pair, require_free
 from electra.manifest import commit_files, sums_below
 from electra.model.electra import build_model
@@ -78,8 +79,8 @@ def continue_from(
 def _read(model: Path, generator: Path | None) -> tuple[Config, Tensors, Tokenizer]:
     """A model's config, its tensors by a run's names, and its tokenizer."""
     if not (model / CONFIG).is_file():
-        if not huggingface.is_folder(model):
-            fix = "give a run folder, an exported folder or a transformers ELECTRA folder"
+        if not huggingface.is_folder(local_folder(model)) and checkpoint_prefix(model) is None:
+            fix = "give a run folder, an exported folder, a transformers ELECTRA folder or owner/name of the hub"
             raise CheckpointError(model, "holds no model", fix=fix)
         pair = read_pair(model, generator)
         return pair.config, pair.tensors, pair.tokenizer
@@ -88,7 +89,7 @@ def _read(model: Path, generator: Path | None) -> tuple[Config, Tensors, Tokeniz
     last = store.latest(model)
     if last is None:
         raise CheckpointError(model, "has no whole checkpoint yet", fix="train it first")
-    return load(file=model / CONFIG), read_tensors(last / "model.safetensors"), Tokenizer.load(model / TOKENIZER)
+    return load(file=model / CONFIG), store.read_weights(last), Tokenizer.load(model / TOKENIZER)
 
 
 def _complete(config: Config, tensors: Tensors, where: Path) -> tuple[Tensors, list[str]]:

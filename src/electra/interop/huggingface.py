@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from electra import fsio
 from electra.checkpoint.tensors import read_tensors, tensor_names
-from electra.errors import CheckpointError
+from electra.errors import CheckpointError, StorageError
 from electra.interop import names, settings
-from electra.interop.names import OUTPUT_TABLE, TOKEN_TABLE, Tensors
+from electra.interop.names import Tensors
 from electra.interop.network import Weights, checked
 from electra.model.encoder import discriminator_shape
+from electra.ops.reference.attention import rotation
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -26,13 +28,15 @@ def is_folder(path: Path) -> bool:
 
 
 def read_folder(path: Path) -> Weights:
-    """The network in a transformers ELECTRA folder; where it has no pre-training head, `head` is None."""
+    """The network in a transformers ELECTRA or RoFormer folder; where it has no pre-training head, `head` is None."""
     values = fsio.read_json(path / CONFIG, error=CheckpointError)
     config, length = settings.from_transformers(values, path / CONFIG)
     objective = values.get(settings.OBJECTIVE)
     files = _weight_files(path)
     stored = [name for file in files for name in tensor_names(file)]
-    prefix = "" if any(name.startswith("electra.") for name in stored) else "electra."  # of a bare ElectraModel
+    base = names.family(rotary=config.rotary)
+    output, token = names.output_table(base), names.token_table(base)
+    prefix = "" if any(name.startswith(f"{base}.") for name in stored) else f"{base}."  # of a bare encoder
     found = {prefix + name for name in stored}
     head = names.head_in(found)
     table = names.translation(discriminator_shape(config), head)
@@ -40,11 +44,13 @@ def read_folder(path: Path) -> Weights:
     missing = sorted(used - found)
     if missing:
         raise CheckpointError(path, f"lacks {len(missing)} tensors, the first is {missing[0]}")
-    wanted = {name.removeprefix(prefix) for name in {*used, OUTPUT_TABLE}}
+    wanted = {name.removeprefix(prefix) for name in {*used, output, names.ROTATION}}
     theirs = {prefix + name: tensor for file in files for name, tensor in read_tensors(file, only=wanted).items()}
-    if head == "masked" and OUTPUT_TABLE in theirs and not torch.equal(theirs[OUTPUT_TABLE], theirs[TOKEN_TABLE]):
-        raise CheckpointError(path, f"{OUTPUT_TABLE} differs from the token table, and only tied tables are supported")
-    unused = {name for name in found - used - {OUTPUT_TABLE} if not name.endswith("position_ids")}
+    if head == "masked" and output in theirs and not torch.equal(theirs[output], theirs[token]):
+        raise CheckpointError(path, f"{output} differs from the token table, and only tied tables are supported")
+    _check_rotation(theirs.get(names.ROTATION), path)
+    copies = {output, output.replace("weight", "bias"), names.ROTATION}  # of what is read already, or computed
+    unused = {name for name in found - used - copies if not name.endswith("position_ids")}
     tensors = names.from_transformers(theirs, table)
     weights = Weights(
         config=config,
@@ -59,11 +65,37 @@ def read_folder(path: Path) -> Weights:
 
 def write_weights(folder: Path, weights: Weights, *, pad_id: int) -> None:
     """Put a pre-trained network's config.json and model.safetensors into `folder`."""
-    table = names.translation(discriminator_shape(weights.config), weights.head)
+    write_files(folder, settings_of(weights, pad_id=pad_id), tensors_of(weights))
+
+
+def tensors_of(weights: Weights) -> Tensors:
+    """A network's tensors as transformers names them."""
+    shape = discriminator_shape(weights.config)
+    tensors = names.to_transformers(weights.tensors, names.translation(shape, weights.head))
+    return tensors | ({names.ROTATION: _rotation(weights.config.positions, shape.head_size)} if shape.rotary else {})
+
+
+def _rotation(positions: int, head_size: int) -> Tensor:
+    """RoFormer's table of angles: a sine, then a cosine, of each pair."""
+    cosine_LH, sine_LH = rotation(positions, head_size, torch.device("cpu"))
+    return torch.cat((sine_LH[:, ::2], cosine_LH[:, ::2]), dim=1)
+
+
+def _check_rotation(stored: Tensor | None, where: Path) -> None:
+    """Refuse a table of angles that is not the one that we compute."""
+    if stored is not None and not torch.allclose(stored.float(), _rotation(*stored.shape), atol=1e-5):
+        raise CheckpointError(where, f"{names.ROTATION} is not the usual one, and only that is supported")
+
+
+def settings_of(weights: Weights, *, pad_id: int) -> dict[str, Any]:
+    """The content of a pre-trained network's config.json."""
     values = settings.to_transformers(weights.config, head=weights.head, pad_id=pad_id, length=weights.length)
-    if weights.objective is not None:
-        values[settings.OBJECTIVE] = weights.objective
-    write_files(folder, values, names.to_transformers(weights.tensors, table))
+    return values | ({} if weights.objective is None else {settings.OBJECTIVE: weights.objective})
+
+
+def write_settings(folder: Path, values: dict[str, Any]) -> None:
+    """Put config.json with these values into `folder`."""
+    (folder / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 def write_files(folder: Path, values: dict[str, Any], tensors: Tensors) -> None:
@@ -71,14 +103,14 @@ def write_files(folder: Path, values: dict[str, Any], tensors: Tensors) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    (folder / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    write_settings(folder, values)
     (folder / WEIGHTS).touch()
     mode = (folder / WEIGHTS).stat().st_mode  # safetensors would leave a file that only its owner can read
     try:
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
         (folder / WEIGHTS).chmod(mode)
     except (SafetensorError, OSError) as error:  # the disk is full, mostly
-        raise CheckpointError(folder / WEIGHTS, f"could not be written: {error}") from error
+        raise StorageError(folder / WEIGHTS, f"could not be written: {error}") from error
 
 
 def _weight_files(path: Path) -> list[Path]:

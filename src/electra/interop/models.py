@@ -13,10 +13,10 @@ from torch import Tensor
 
 from electra.checkpoint import store
 from electra.checkpoint.folder import read_config, verify_tokenizer
-from electra.checkpoint.tensors import read_tensors
 from electra.config.schema import Config, GeneratorConfig, ModelConfig
 from electra.errors import CheckpointError, DataError
 from electra.interop import huggingface, names
+from electra.interop.hub import local_folder
 from electra.interop.names import Part
 from electra.interop.network import Network, Weights, build, checked
 from electra.manifest import read_manifest
@@ -26,7 +26,7 @@ from electra.ops.dispatch import Kernels
 from electra.progress import say
 from electra.tokenizer.codec import CONFIG_FILE, TOKENIZER_FILE, VOCAB_FILE, Tokenizer
 
-ACCEPTED = "give a run folder, one of its checkpoints, an exported folder or a transformers ELECTRA folder"
+ACCEPTED = "give a run folder, a checkpoint, an exported folder, a transformers ELECTRA folder or owner/name of the hub"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +84,7 @@ class Loaded:
 
 
 def load_model(path: Path, *, part: Part = "discriminator") -> Loaded:
-    """The model in a run folder, a checkpoint, an exported folder or a transformers folder.
+    """The model in a run folder, a checkpoint, an exported folder, a transformers folder or of a hub name.
 
     `part` chooses between a run's two networks. A folder with one network gives that one, with the head it has;
     `generator` is refused where that one is a discriminator.
@@ -105,6 +105,7 @@ def load_model(path: Path, *, part: Part = "discriminator") -> Loaded:
 
 def read_source(path: Path, *, part: Part = "discriminator") -> Source:
     """What `load_model` loads, as data."""
+    asked, path = path, local_folder(path)
     if not path.is_dir():
         raise CheckpointError(path, "no such folder", fix=ACCEPTED)
     run = path.resolve().parent.parent
@@ -121,13 +122,18 @@ def read_source(path: Path, *, part: Part = "discriminator") -> Source:
         weights = huggingface.read_folder(path)
         if part == "generator" and weights.head != "masked":
             raise CheckpointError(path, "is not a generator: it has no masked-token head")
-        source = Source(path=path, weights=weights, tokenizer=_tokenizer(path))
+        source = Source(path=asked, weights=weights, tokenizer=_tokenizer(path))
     else:
         raise CheckpointError(path, "holds neither config.toml nor config.json", fix=ACCEPTED)
+    require_same_vocabulary(source)
+    return source
+
+
+def require_same_vocabulary(source: Source) -> None:
+    """Refuse a model whose tokenizer is not of the size of its token table."""
     entries, rows = source.tokenizer.vocab_size, source.weights.config.vocab_size
     if entries != rows:
-        raise DataError(path, f"its tokenizer has {entries} entries, but its token table {rows} rows")
-    return source
+        raise DataError(source.path, f"its tokenizer has {entries} entries, but its token table {rows} rows")
 
 
 def _from_checkpoint(checkpoint: Path, run: Path, part: Part) -> Source:
@@ -137,7 +143,7 @@ def _from_checkpoint(checkpoint: Path, run: Path, part: Part) -> Source:
     if generates and config.generator.kind == "two-tower":
         reason = "its generator is two towers, which are not one encoder and have no place outside the run"
         raise CheckpointError(checkpoint, reason, fix="the discriminator can be used")
-    stored = read_tensors(checkpoint / "model.safetensors")
+    stored = store.read_weights(checkpoint)
     tensors = names.network_of(stored, part)
     if not any(name.startswith("encoder.") for name in tensors):
         raise CheckpointError(checkpoint, f"has no {part}")

@@ -20,10 +20,10 @@ Tensors = dict[str, Tensor]
 Table = dict[str, tuple[str, ...]]
 
 _EMBEDDINGS = {
-    "embeddings.token.weight": "electra.embeddings.word_embeddings.weight",
-    "embeddings.position.weight": "electra.embeddings.position_embeddings.weight",
-    "embeddings.segment.weight": "electra.embeddings.token_type_embeddings.weight",
-    "embeddings.norm": "electra.embeddings.LayerNorm",
+    "embeddings.token.weight": "word_embeddings.weight",
+    "embeddings.position.weight": "position_embeddings.weight",
+    "embeddings.segment.weight": "token_type_embeddings.weight",
+    "embeddings.norm": "LayerNorm",
 }
 _LAYER = {
     "attention.out": "attention.output.dense",
@@ -32,36 +32,65 @@ _LAYER = {
     "down": "output.dense",
     "norm": "output.LayerNorm",
 }
+_DETECTION = {
+    "head.dense": "discriminator_predictions.dense",
+    "head.score": "discriminator_predictions.dense_prediction",
+}
 _HEADS = {
-    "detection": {
-        "head.dense": "discriminator_predictions.dense",
-        "head.score": "discriminator_predictions.dense_prediction",
+    "electra": {
+        "detection": _DETECTION,
+        "masked": {
+            "head.dense": "generator_predictions.dense",
+            "head.norm": "generator_predictions.LayerNorm",
+            "head.bias": "generator_lm_head.bias",
+        },
     },
-    "masked": {
-        "head.dense": "generator_predictions.dense",
-        "head.norm": "generator_predictions.LayerNorm",
-        "head.bias": "generator_lm_head.bias",
+    "roformer": {
+        "detection": _DETECTION,  # our own: RoFormer has no such head, and transformers leaves it out
+        "masked": {
+            "head.dense": "cls.predictions.transform.dense",
+            "head.norm": "cls.predictions.transform.LayerNorm",
+            "head.bias": "cls.predictions.bias",
+        },
     },
 }
-TOKEN_TABLE = "electra.embeddings.word_embeddings.weight"
-OUTPUT_TABLE = "generator_lm_head.weight"
-"""A copy of the token table that some files carry: ours are tied, so it must be equal."""
+_OUTPUT_TABLES = {"electra": "generator_lm_head.weight", "roformer": "cls.predictions.decoder.weight"}
+ROTATION = "roformer.encoder.embed_positions.weight"
+"""Sines and cosines, which RoFormer's files carry although they are not learned."""
+
+
+def family(*, rotary: bool) -> str:
+    """What transformers calls such models: `model_type`, and what the names of an encoder begin with."""
+    return "roformer" if rotary else "electra"
+
+
+def token_table(base: str) -> str:
+    """The token table of a family."""
+    return f"{base}.embeddings.word_embeddings.weight"
+
+
+def output_table(base: str) -> str:
+    """A copy of the token table that some files carry: ours are tied, so it must be equal."""
+    return _OUTPUT_TABLES[base]
 
 
 def translation(shape: Shape, head: Head | None) -> Table:
     """Each weight name of a network and what transformers calls it: one name, or three that are joined."""
-    names = dict(_EMBEDDINGS)
+    base = family(rotary=shape.rotary)
+    names = {our: f"{base}.embeddings.{their}" for our, their in _EMBEDDINGS.items()}
+    if shape.rotary:
+        del names["embeddings.position.weight"]
     if shape.embedding != shape.width:
-        names["encoder.project"] = "electra.embeddings_project"
+        names["encoder.project"] = f"{base}.embeddings_project"
     table: Table = {}
     for number in range(shape.layers):
-        ours, theirs = f"encoder.layers.{number}", f"electra.encoder.layer.{number}"
+        ours, theirs = f"encoder.layers.{number}", f"{base}.encoder.layer.{number}"
         for kind in ("weight", "bias"):
             table[f"{ours}.attention.qkv.{kind}"] = tuple(
                 f"{theirs}.attention.self.{which}.{kind}" for which in ("query", "key", "value")
             )
         names |= {f"{ours}.{our}": f"{theirs}.{their}" for our, their in _LAYER.items()}
-    names |= _HEADS[head] if head else {}
+    names |= _HEADS[base][head] if head else {}
     for our, their in names.items():
         kinds = ("",) if their.endswith((".weight", ".bias")) else (".weight", ".bias")
         table |= {our + kind: (their + kind,) for kind in kinds}
@@ -73,7 +102,7 @@ def head_in(theirs: Iterable[str]) -> Head | None:
     prefixes = {name.split(".")[0] for name in theirs}
     if "discriminator_predictions" in prefixes:
         return "detection"
-    return "masked" if "generator_predictions" in prefixes else None
+    return "masked" if prefixes & {"generator_predictions", "cls"} else None
 
 
 def to_transformers(network: Mapping[str, Tensor], table: Table) -> Tensors:

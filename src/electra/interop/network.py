@@ -44,7 +44,7 @@ class Network(nn.Module):
     def __init__(self, config: ModelConfig, head: Head | None, *, ops: Ops) -> None:
         super().__init__()
         sizes = (config.vocab_size, config.positions, config.embedding)
-        self.embeddings = Embeddings(*sizes, dropout=config.dropout, ops=ops)
+        self.embeddings = Embeddings(*sizes, dropout=config.dropout, ops=ops, rotary=config.rotary)
         shape, rate = discriminator_shape(config), config.attention_dropout
         self.encoder = Encoder(shape, dropout=config.dropout, attention_dropout=rate, ops=ops)
         self.head: DetectionHead | MaskedHead | None = None

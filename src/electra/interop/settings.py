@@ -9,14 +9,13 @@ from electra.checkpoint.tensors import require_memory
 from electra.config.schema import ModelConfig
 from electra.config.validate import validate_model
 from electra.errors import CheckpointError, ConfigError
-from electra.interop.names import Head
+from electra.interop.names import Head, family
 from electra.model.cost import encoder_parameters
 from electra.ops import NORM_EPS
 
-ARCHITECTURES: dict[Head | None, str] = {
-    "detection": "ElectraForPreTraining",
-    "masked": "ElectraForMaskedLM",
-    None: "ElectraModel",
+_CLASSES: dict[str, dict[Head | None, str]] = {
+    "electra": {"detection": "ElectraForPreTraining", "masked": "ElectraForMaskedLM", None: "ElectraModel"},
+    "roformer": {"detection": "RoFormerModel", "masked": "RoFormerForMaskedLM", None: "RoFormerModel"},
 }
 # transformers leaves values out of config.json that are its defaults, so the defaults are part of the format.
 _DEFAULTS: dict[str, Any] = {
@@ -31,6 +30,14 @@ _DEFAULTS: dict[str, Any] = {
     "attention_probs_dropout_prob": 0.1,
     "initializer_range": 0.02,
 }
+_ROFORMER_DEFAULTS: dict[str, Any] = _DEFAULTS | {
+    "vocab_size": 50000,
+    "embedding_size": None,  # the hidden size
+    "hidden_size": 768,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 1536,
+}
 _SIZES = [key for key, value in _DEFAULTS.items() if isinstance(value, int)]
 _FIXED: dict[str, Any] = {
     "hidden_act": "gelu",
@@ -39,12 +46,24 @@ _FIXED: dict[str, Any] = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
+    "rotary_value": False,
+}
+_SUMMARY = {
+    "summary_type": "first",
+    "summary_use_proj": True,
+    "summary_activation": "gelu",
+    "summary_last_dropout": 0.1,
 }
 LENGTH = "pretrained_length"
 """Our own key in config.json: the longest sequence seen in pre-training, beyond which positions are untrained."""
 
 OBJECTIVE = "pretrained_objective"
 """Our own key in config.json: what the network was trained for, where it is ours."""
+
+
+def architecture(config: ModelConfig, head: Head | None) -> str:
+    """The transformers class that loads a network of this kind."""
+    return _CLASSES[family(rotary=config.rotary)][head]
 
 
 def check_sizes(config: ModelConfig, where: Path) -> None:
@@ -59,8 +78,8 @@ def check_sizes(config: ModelConfig, where: Path) -> None:
 def to_transformers(config: ModelConfig, *, head: Head | None, pad_id: int, length: int) -> dict[str, Any]:
     """The content of config.json for one network."""
     return {
-        "architectures": [ARCHITECTURES[head]],
-        "model_type": "electra",
+        "architectures": [architecture(config, head)],
+        "model_type": family(rotary=config.rotary),
         "vocab_size": config.vocab_size,
         "embedding_size": config.embedding,
         "hidden_size": config.width,
@@ -76,10 +95,7 @@ def to_transformers(config: ModelConfig, *, head: Head | None, pad_id: int, leng
         "initializer_range": config.init_std,
         "pad_token_id": pad_id,
         "tie_word_embeddings": True,
-        "summary_type": "first",
-        "summary_use_proj": True,
-        "summary_activation": "gelu",
-        "summary_last_dropout": 0.1,
+        **({"rotary_value": False} if config.rotary else _SUMMARY),
         "dtype": "float32",
         LENGTH: length,
     }
@@ -89,14 +105,17 @@ def from_transformers(values: Any, where: Path) -> tuple[ModelConfig, int]:
     """The ModelConfig and pre-training length of a config.json's content; refused where we would compute otherwise."""
     if not isinstance(values, dict):
         raise CheckpointError(where, "is not a JSON object", fix="give a folder that save_pretrained wrote")
-    if values.get("model_type") != "electra":
-        raise CheckpointError(
-            where, f"model_type is {values.get('model_type')!r}", fix="only 'electra' models can be read"
-        )
+    kind = values.get("model_type")
+    if kind not in _CLASSES:
+        fix = "only 'electra' and 'roformer' models can be read"
+        raise CheckpointError(where, f"model_type is {kind!r}", fix=fix)
     for key, only in _FIXED.items():
         if values.get(key, only) != only:
             raise CheckpointError(where, f"{key} is {values[key]!r}, and only {only!r} is supported")
-    sizes = {key: values.get(key, default) for key, default in _DEFAULTS.items()}
+    defaults = _ROFORMER_DEFAULTS if kind == "roformer" else _DEFAULTS
+    sizes = {key: values.get(key, default) for key, default in defaults.items()}
+    if kind == "roformer" and sizes["embedding_size"] is None:
+        sizes["embedding_size"] = sizes["hidden_size"]
     for key, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int if key in _SIZES else int | float):
             raise CheckpointError(where, f"{key} is {value!r}, which is not a number")
@@ -117,6 +136,7 @@ def from_transformers(values: Any, where: Path) -> tuple[ModelConfig, int]:
         positions=sizes["max_position_embeddings"],
         dropout=float(sizes["hidden_dropout_prob"]),
         attention_dropout=float(sizes["attention_probs_dropout_prob"]),
+        rotary=kind == "roformer",
         init_std=float(sizes["initializer_range"]),
     )
     check_sizes(config, where)

@@ -13,15 +13,18 @@ from electra.config.schema import Config, GeneratorConfig, ObjectiveConfig
 from electra.config.validate import validate
 from electra.errors import CheckpointError, ConfigError
 from electra.fsio import commit_dir, read_json, write_atomic, write_json
-from electra.interop import huggingface, names
+from electra.interop import google, huggingface, names
 from electra.interop.card import model_card
-from electra.interop.models import Source, read_source
+from electra.interop.models import Source, read_source, require_same_vocabulary
 from electra.interop.names import Part, Tensors
 from electra.interop.network import Weights
+from electra.interop.tensor_bundle import checkpoint_prefix, read_bundle
 from electra.manifest import commit_files, commit_folder, sums_below
 from electra.model.encoder import discriminator_shape, generator_shape
 from electra.tokenizer.codec import CONFIG_FILE, Tokenizer
 from electra.train.loop import Position
+
+README = "README.md"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,17 +56,26 @@ def export_model(path: Path, out: Path, *, part: Part = "discriminator") -> Sour
     source = read_source(path, part=part)
     with commit_folder(out) as aside:
         huggingface.write_weights(aside, source.weights, pad_id=source.tokenizer.pad_id)
-        source.tokenizer.save(aside)
-        limits = {"model_max_length": source.weights.length}  # positions beyond it are untrained
-        write_json(aside / CONFIG_FILE, read_json(aside / CONFIG_FILE) | limits)
-        write_atomic(aside / "README.md", model_card(source).encode())
+        write_tokenizer(aside, source.tokenizer, length=source.weights.length)  # positions beyond it are untrained
+        write_atomic(aside / README, str(model_card(source)).encode())
     return source
 
 
-def import_model(path: Path, out: Path, *, generator: Path | None = None) -> Imported:
-    """Make a run folder, at step 0, of a transformers folder or of a discriminator's and its generator's.
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, *, length: int, split_specials: bool = False) -> None:
+    """Put the tokenizer's files into an exported folder: inputs are cut at `length`.
 
-    What the folders lack stays absent: nothing is filled with random numbers.
+    With `split_specials`, [SEP] written in a text is ordinary tokens.
+    """
+    tokenizer.save(folder)
+    limits = {"model_max_length": length} | ({"split_special_tokens": True} if split_specials else {})
+    write_json(folder / CONFIG_FILE, read_json(folder / CONFIG_FILE) | limits)
+
+
+def import_model(path: Path, out: Path, *, generator: Path | None = None) -> Imported:
+    """Make a run folder, at step 0, of a transformers folder, of a discriminator's and its generator's, or of a
+    TensorFlow checkpoint of google-research/electra.
+
+    What they lack stays absent: nothing is filled with random numbers.
     """
     require_free(out)
     pair = read_pair(path, generator)
@@ -78,12 +90,10 @@ def import_model(path: Path, out: Path, *, generator: Path | None = None) -> Imp
 
 
 def read_pair(path: Path, generator: Path | None = None) -> Pair:
-    """A transformers folder, or a discriminator's and its generator's, as a run would hold them."""
-    source = _read_transformers(path)
-    if generator is not None and source.weights.head == "masked":
-        raise CheckpointError(path, "is a masked language model", fix="give the discriminator first, then --generator")
-    small = _read_transformers(generator).weights if generator is not None else None
-    config = _config_for(source.weights, small, generator)
+    """A transformers folder, or a discriminator's and its generator's, or a TensorFlow checkpoint of
+    google-research/electra, as a run would hold them."""
+    source, small = _read_networks(path, generator)
+    config = _config_for(source.weights, small, generator or path)
     tensors: Tensors = source.weights.tensors
     missing: tuple[str, ...] = ()
     if config.objective.name != "mlm":
@@ -100,20 +110,48 @@ def require_free(out: Path) -> None:
         raise ConfigError("--out", f"{out} exists and is not an empty folder", fix="choose a new one")
 
 
+def _read_networks(path: Path, generator: Path | None) -> tuple[Source, Weights | None]:
+    """A discriminator, or a network without one, and the generator where there is one."""
+    prefix = None if huggingface.is_folder(path) else checkpoint_prefix(path)
+    if prefix is not None:
+        return _read_tensorflow(prefix, generator)
+    source = _read_transformers(path)
+    if generator is None:
+        return source, None
+    if source.weights.head == "masked":
+        raise CheckpointError(path, "is a masked language model", fix="give the discriminator first, then --generator")
+    return source, _read_transformers(generator).weights
+
+
 def _read_transformers(path: Path) -> Source:
     if path.is_dir() and not huggingface.is_folder(path):
-        raise CheckpointError(path, "has no config.json", fix="give a folder that save_pretrained wrote")
+        fix = "give a folder that save_pretrained wrote, or a TensorFlow checkpoint"
+        raise CheckpointError(path, "has no config.json", fix=fix)
     return read_source(path)
 
 
-def _config_for(weights: Weights, small: Weights | None, generator: Path | None) -> Config:
+def _read_tensorflow(prefix: Path, generator: Path | None) -> tuple[Source, Weights | None]:
+    """The discriminator of a checkpoint with its tokenizer, and the generator where it has one."""
+    if generator is not None:
+        raise ConfigError("--generator", "a TensorFlow checkpoint holds both networks", fix="leave it out")
+    bundle = read_bundle(prefix)
+    main, small = (google.read_network(bundle, part) for part in ("discriminator", "generator"))
+    if main is None:
+        fix = "give a pre-training checkpoint of google-research/electra"
+        raise CheckpointError(prefix, "has no variables electra/encoder/...", fix=fix)
+    source = Source(path=prefix, weights=main, tokenizer=Tokenizer.load(google.vocabulary(prefix)))
+    require_same_vocabulary(source)
+    return source, small
+
+
+def _config_for(weights: Weights, small: Weights | None, where: Path) -> Config:
     """The nearest preset with the sizes that were read."""
     energies = weights.head == "detection" and weights.objective == "electric"
     objective = ObjectiveConfig(name="mlm" if weights.head == "masked" else "electric" if energies else "rtd")
     config = _nearest(weights, objective.name)
     fractions = config.generator
-    if small is not None and generator is not None:
-        fractions = _fractions(weights, small, generator)
+    if small is not None:
+        fractions = _fractions(weights, small, where)
     if energies:
         fractions = replace(fractions, kind="two-tower")
     config = replace(

@@ -1,0 +1,156 @@
+"""A model to use: what `electra.load` gives, and its export. Heavy imports wait for the first call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from electra.api_results import Exported
+from electra.errors import CheckpointError, ConfigError
+from electra.inference.results import Detection, Predictions, Scores
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from electra.finetune.model_folder import FinetunedModel
+    from electra.finetune.pretrained import Pretrained
+    from electra.inference.predict import Input
+    from electra.interop.embedding_folder import Pooling
+    from electra.interop.models import Loaded
+
+PathLike = str | Path
+Part = Literal["discriminator", "generator"]
+Device = Literal["auto", "cpu", "cuda"]
+Format = Literal["hf", "onnx", "sentence-transformers"]
+
+
+class Model:
+    """A model to use, from `electra.load`.
+
+    A pre-trained model can `detect`, `score` and `encode`; a fine-tuned one can `predict` and `encode`.
+    """
+
+    def __init__(self, path: PathLike, *, part: Part = "discriminator", device: Device = "auto") -> None:
+        from electra.finetune.model_folder import is_finetuned, load_finetuned
+        from electra.interop.models import load_model
+
+        self.path, self.part, self.device = Path(path), part, device
+        self._finetuned: FinetunedModel | None = None
+        self._pretrained: Loaded | None = None
+        if is_finetuned(self.path):
+            if part != "discriminator":
+                raise ConfigError("part", "a fine-tuned model has one network only", fix="leave it out")
+            self._finetuned = load_finetuned(self.path)
+        else:
+            self._pretrained = load_model(self.path, part=part)
+
+    @property
+    def task(self) -> str | None:
+        """The title of the task it was fine-tuned on; None for a pre-trained model."""
+        return self._finetuned.about.title if self._finetuned else None
+
+    def predict(self, rows: Sequence[Input], *, batch_size: int = 128) -> Predictions:
+        """One prediction a row: a text, a pair of texts, the words of a sentence, or a question with its passage."""
+        from electra.inference.predict import predict
+
+        model = self._for_prediction
+        found = predict(model, [rows] if isinstance(rows, str) else rows, batch_size=batch_size)
+        return Predictions(title=model.about.title, rows=tuple(found))
+
+    def predict_file(
+        self,
+        path: PathLike,
+        *,
+        text: str | None = None,
+        pair: str | None = None,
+        id: str | None = None,
+        batch_size: int = 128,
+    ) -> Predictions:
+        """One prediction a row of a file; `text`, `pair` and `id` name its columns, otherwise those of fine-tuning."""
+        from electra.inference.input_rows import rows_of_file
+
+        found = rows_of_file(Path(path), self._for_prediction.about, text=text, pair=pair, id=id)
+        return self.predict(found.rows, batch_size=batch_size)
+
+    def detect(self, text: str, *, threshold: float = 0.5) -> Detection:
+        """The tokens of a text, each with the probability that it was replaced; flagged from `threshold` on."""
+        from electra.inference.detect import detect
+
+        return detect(self._with_head, text, threshold=threshold)
+
+    def score(self, texts: str | Sequence[str], *, batch_size: int = 64) -> Scores:
+        """The pseudo-log-likelihood of each text; needs an electric model or a masked language model."""
+        from electra.inference.likelihood import score
+
+        rows = [texts] if isinstance(texts, str) else texts
+        return Scores(texts=tuple(score(self._with_head, rows, batch_size=batch_size)))
+
+    def encode(
+        self, texts: str | Sequence[str], *, pooling: Pooling = "mean", batch_size: int = 64
+    ) -> NDArray[np.float32]:
+        """One vector a text, (texts, width): the mean of the last hidden states, or with `cls` that of [CLS]."""
+        from electra.inference.encode import encode
+
+        rows = [texts] if isinstance(texts, str) else texts
+        return encode(self._encoder, rows, pooling=pooling, batch_size=batch_size)
+
+    def export(
+        self, out: PathLike, *, format: Format = "hf", int8: bool = False, pooling: Pooling = "mean"
+    ) -> Exported:
+        """A folder that other programs load, written from this model; as `electra.export`."""
+        return export(self.path, out=out, part=self.part, format=format, int8=int8, pooling=pooling)
+
+    def __repr__(self) -> str:
+        config = (self._finetuned or self._with_head).config
+        kind = f"fine-tuned on {self.task}" if self._finetuned else f"pre-trained {self.part}"
+        return f"<electra.Model {self.path}: {kind}, {config.layers} layers x {config.width}>"
+
+    @cached_property
+    def _for_prediction(self) -> FinetunedModel:
+        from electra.inference.predict import on_device
+
+        if self._finetuned is None:
+            raise CheckpointError(self.path, "is not a fine-tuned model", fix="electra.finetune makes one")
+        return on_device(self._finetuned, self.device)
+
+    @cached_property
+    def _with_head(self) -> Loaded:
+        from electra.inference.likelihood import on_device
+
+        if self._pretrained is None:
+            reason = "is fine-tuned, so it has no pre-training head"
+            raise CheckpointError(self.path, reason, fix="load the pre-trained model")
+        return on_device(self._pretrained, self.device)
+
+    @cached_property
+    def _encoder(self) -> Pretrained:
+        from electra.finetune.pretrained import of_finetuned, of_loaded
+        from electra.inference.encode import on_device
+
+        if self._finetuned is not None:
+            return on_device(of_finetuned(self._finetuned), self.device)
+        assert self._pretrained is not None
+        return on_device(of_loaded(self._pretrained), self.device)
+
+
+def export(
+    model: PathLike,
+    *,
+    out: PathLike,
+    part: Part = "discriminator",
+    format: Format = "hf",
+    int8: bool = False,
+    pooling: Pooling = "mean",
+) -> Exported:
+    """A folder that other programs load, written from a pre-trained or fine-tuned model.
+
+    `hf` is for `transformers`, `onnx` for ONNX Runtime (`int8`: in 8 bits too); `pooling` is of sentence-transformers.
+    """
+    from electra.finetune.export import export as write
+
+    made = write(Path(model), Path(out), part=part, form=format, int8=int8, pooling=pooling)
+    folders = {"path": Path(out), "source": made.path}
+    return Exported(**folders, architecture=made.architecture, parameters=made.parameters, notes=made.notes)
