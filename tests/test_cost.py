@@ -19,6 +19,7 @@ from electra.config.schema import (
     Config,
     DataConfig,
     GeneratorConfig,
+    MaskingConfig,
     ModelConfig,
     ObjectiveConfig,
     OptimConfig,
@@ -165,6 +166,9 @@ VARIANTS |= {
     "two-stage": variant(algorithm="two-stage"),
     "two-stage two-tower": variant("rtd", "two-tower", algorithm="two-stage"),
     "contrastive": variant(contrastive_weight=1.0),
+    "correction": variant(correction_weight=1.0),
+    "correction gdes": variant(tying="gdes", correction_weight=1.0),
+    "rotary": replace(variant(), model=replace(variant().model, rotary=True)),
 }
 
 
@@ -209,6 +213,26 @@ def test_real_flops_are_torchs(config: Config) -> None:
     )
     assert total == pytest.approx(cost.real_flops_per_token(config), rel=1e-9)
     assert cost.train_flops(config).real == pytest.approx(total * 7 * 3 * 40, rel=1e-9)
+
+
+def test_a_falling_rate_costs_what_the_largest_does() -> None:
+    """There are masked positions for the largest rate in every step; those not in use are computed too."""
+    falls = replace(variant(), masking=MaskingConfig(rate_start=0.3))
+    stays = replace(variant(), masking=MaskingConfig(rate=0.3))
+    assert cost.train_flops(falls) == cost.train_flops(stays) != cost.train_flops(variant())
+
+
+def test_short_sequences_cost_what_they_are() -> None:
+    long, short = variant(), replace(variant(), data=DataConfig(length=20))
+    both = replace(long, data=DataConfig(length=40, length_start=20, length_share=0.25))
+    a_step = 3 * 40
+    for steps, share in ((7, 0.25), (1, 1.0), (3, 7 / 12)):
+        found, of_long = cost.train_flops(both, steps=steps), cost.train_flops(long, steps=steps)
+        of_short = cost.train_flops(replace(short, train=replace(short.train, batch_size=6)), steps=steps)
+        assert found.tokens == of_long.tokens == of_short.tokens == steps * a_step
+        assert found.real == pytest.approx(share * of_short.real + (1 - share) * of_long.real, rel=1e-12)
+        assert found.paper == pytest.approx(share * of_short.paper + (1 - share) * of_long.paper, rel=1e-12)
+    assert cost.real_flops_per_token(both) == pytest.approx(cost.train_flops(both).real / (7 * a_step), rel=1e-12)
 
 
 def test_two_stages_cost_one_after_the_other() -> None:

@@ -80,7 +80,7 @@ def test_the_loss_is_what_loops_say(kind: str, tying: str, policy: str, monkeypa
         expected["copy_sum"] / tokens
     )
     assert objective.counts(batch, loops.masked).tolist() == [len(loops.used), tokens]
-    figures, sample = evaluate(model, objective, ragged_rows(10, vocab=FEW).split(4), separator=None)
+    figures, (sample, *_) = evaluate(model, objective, ragged_rows(10, vocab=FEW).split(4), separator=None)
     restored = [found for found, fake in zip(correct, fakes, strict=True) if fake]
     named = {
         "main_loss": sum(nll) / tokens,

@@ -149,7 +149,7 @@ def test_the_loss_is_what_loops_say(tying: str) -> None:
         },
         rel=1e-5,
     )
-    figures, sample = evaluate(model, objective, [rows], separator=None)
+    figures, (sample, *_) = evaluate(model, objective, [rows], separator=None)
     assert figures["rtd_loss"] == pytest.approx(log_loss(naive.labels, naive.posterior), rel=1e-5)
     assert figures["rtd_auc"] == pytest.approx(roc_auc_score(naive.labels, naive.logits), rel=1e-5)
     assert figures["sampled_accuracy"] == pytest.approx(naive.lucky / sum(naive.labels), rel=1e-5)

@@ -103,7 +103,7 @@ def test_the_loss_is_what_loops_say() -> None:
     )
     elsewhere = objective.loss(model, batch, masked, torch.tensor([1000.0])).loss
     assert elsewhere.item() == pytest.approx(2.0 * sum(nll) / 1000, rel=1e-5)
-    figures, sample = evaluate(model, objective, ragged_rows(10).split(4), separator=None)
+    figures, (sample, *_) = evaluate(model, objective, ragged_rows(10).split(4), separator=None)
     assert figures == pytest.approx({"mlm_loss": sum(nll) / len(nll), "mlm_accuracy": correct / len(nll)}, rel=1e-5)
     size = int(batch.lengths_B[0])
     assert sample.original == batch.ids_BL[0, :size].tolist() and sample.masked == masked_ids[0, :size].tolist()

@@ -376,7 +376,7 @@ def test_the_sample_shows_the_first_sequence() -> None:
     model, objective = made(tiny_config())
     livelier(model)
     rows = ragged_rows(3)
-    _, sample = evaluate(model, objective, [rows], separator=None)
+    _, (sample, *_) = evaluate(model, objective, [rows], separator=None)
     batch = unpack(rows)
     naive = Naive(model, objective, batch)
     size = int(batch.lengths_B[0])

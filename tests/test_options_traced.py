@@ -33,6 +33,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "all": {"generator": GeneratorConfig(width=1.0, tying="all")},
     "gdes": {"generator": GeneratorConfig(width=0.5, tying="gdes")},
     "rare": {"masking": MaskingConfig(rare=0.5)},
+    "curriculum": {
+        "masking": MaskingConfig(rate_start=0.3),
+        "generator": GeneratorConfig(width=0.5, temperature_start=2.0, unigram_share=0.5),
+    },
     "contrastive": {"objective": ObjectiveConfig(contrastive_weight=1.0)},
     "packed": {"data": DataConfig(layout="packed", length=24)},
 }
@@ -45,7 +49,8 @@ def counts() -> Tensor:
 def traced(config: Config) -> list[torch.fx.GraphModule]:
     """The graphs of the masking and of the loss; the traced results must be those without tracing."""
     ops = select(device=torch.device("cpu"), dtype=torch.float32, compiled=True)
-    model, objective = make_model(config, ops=ops), make_objective(config, ops=ops, counts=counts)
+    progress = torch.full((), 0.3, dtype=torch.float64)
+    model, objective = make_model(config, ops=ops), make_objective(config, ops=ops, counts=counts, progress=progress)
     graphs: list[torch.fx.GraphModule] = []
     separator = separator_of(config.data, SPECIALS)
 
@@ -74,7 +79,9 @@ def traced(config: Config) -> list[torch.fx.GraphModule]:
     return graphs
 
 
-@pytest.mark.parametrize("name", ["unigram", "uniform", "two-tower", "gdes", "rare", "contrastive", "packed"])
+@pytest.mark.parametrize(
+    "name", ["unigram", "uniform", "two-tower", "gdes", "rare", "curriculum", "contrastive", "packed"]
+)
 def test_one_graph_and_no_copy_from_the_host(name: str) -> None:
     config = tiny_config(**VARIANTS[name], dropout=0.0)
     for graph in traced(replace(config, model=replace(config.model, layers=1))):
@@ -95,13 +102,14 @@ def test_captured_steps_do_what_steps_on_a_cpu_do(name: str, compiled: bool) -> 
     device = torch.device("cuda")
     ops = select(device=device, dtype=torch.float32, compiled=compiled)
     model = make_model(config, ops=ops)
-    objective = build_objective(config, Resources(SPECIALS, ops, counts, device))
-    master = Master(model, compute=torch.float32, device=device)
+    progress = torch.zeros((), dtype=torch.float64, device=device)
+    objective = build_objective(config, Resources(SPECIALS, ops, counts, device, progress))
+    master = Master(model, compute=torch.float32, device=device, ema=bool(config.optim.ema))
     separator = separator_of(config.data, SPECIALS)
     fast = Stepper(
         model,
         master,
-        Update(master, config.optim, ops=ops),
+        Update(master, config.optim, ops=ops, ema=config.optim.ema),
         objective,
         ops=ops,
         world=World(),
@@ -109,10 +117,13 @@ def test_captured_steps_do_what_steps_on_a_cpu_do(name: str, compiled: bool) -> 
         compiled=compiled,
         captured=True,
         separator=separator,
+        progress=progress,
     )
     plain = Trainer(config, micro=8, counts=counts, separator=separator)
     for seed in range(3):
         rows = ragged_rows(8, seed=seed)
+        fast.place(seed, total=3)
+        plain.step.place(seed, total=3)
         fast(rows.to(device), 0.0)
         plain.step(rows, 0.0)
         one, other = fast.read(), plain.step.read()

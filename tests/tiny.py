@@ -98,9 +98,11 @@ def make_electra(config: Config, *, ops: Ops = OPS) -> Electra:
     return model
 
 
-def make_objective(config: Config, *, ops: Ops = OPS, counts: Counts | None = None) -> Objective:
+def make_objective(
+    config: Config, *, ops: Ops = OPS, counts: Counts | None = None, progress: Tensor | None = None
+) -> Objective:
     """The configured objective over the tiny vocabulary."""
-    return build_objective(config, Resources(SPECIALS, ops, counts))
+    return build_objective(config, Resources(SPECIALS, ops, counts, progress=progress))
 
 
 def in_double(module: Part) -> Part:
@@ -171,9 +173,11 @@ class Trainer:
     ) -> None:
         ops = ops or select("auto", device=torch.device("cpu"), dtype=compute)
         self.model: nn.Module = make_model(config, ops=ops, dtype=compute)
-        self.objective: Objective = make_objective(config, ops=ops, counts=counts)
-        self.master = Master(self.model, compute=compute, device=torch.device("cpu"))
-        self.update = Update(self.master, config.optim, ops=ops)
+        progress = torch.zeros((), dtype=torch.float64)
+        self.objective: Objective = make_objective(config, ops=ops, counts=counts, progress=progress)
+        ema = config.optim.ema
+        self.master = Master(self.model, compute=compute, device=torch.device("cpu"), ema=bool(ema))
+        self.update = Update(self.master, config.optim, ops=ops, ema=ema)
         self.step = Stepper(
             self.model,
             self.master,
@@ -185,4 +189,5 @@ class Trainer:
             compiled=False,
             captured=False,
             separator=separator,
+            progress=progress,
         )

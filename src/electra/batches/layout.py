@@ -6,7 +6,7 @@ can then write any set of its sequences as rows of token ids. `electra.batches.e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -78,6 +78,13 @@ class Layout(Protocol):
 def separator_of(data: DataConfig, specials: Specials) -> int | None:
     """The id that separates a row's documents, which do not attend to one another; None where a row is one sequence."""
     return specials.sep if data.layout == "packed" else None
+
+
+def held_out_rows(data: DataConfig) -> DataConfig:
+    """How held-out text is laid out: `sentences` always with the paper's shares, so that runs with others compare."""
+    if data.layout != "sentences":
+        return data
+    return replace(data, single_segment=0.1, short=0.05, short_length=0)
 
 
 def padding_share(layout: Layout, length: int) -> float:

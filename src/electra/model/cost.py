@@ -80,6 +80,7 @@ class Networks(NamedTuple):
     towers: int
     objective: str
     contrastive: bool
+    correction: bool
     algorithm: str
     length: int
 
@@ -89,11 +90,14 @@ def train_flops(config: Config, *, steps: int | None = None) -> TrainingCost:
     steps = config.train.steps if steps is None else steps
     a_step = config.train.batch_size * config.data.length
     alone = min(steps, sum(config.train.stage_steps[:-1]))
-    networks, vocab = _networks(config), config.model.vocab_size
-    real, paper = (
-        alone * a_step * _train(networks, rules, alone=True) + (steps - alone) * a_step * _train(networks, rules)
-        for rules in (_products(config.masking, networks, vocab), _script(networks, vocab))
-    )
+    real = paper = 0.0
+    for length, share in _lengths(config, steps).items():
+        networks, vocab = _networks(config, length), config.model.vocab_size
+        own_real, own_paper = (
+            alone * a_step * _train(networks, rules, alone=True) + (steps - alone) * a_step * _train(networks, rules)
+            for rules in (_products(config.masking, networks, vocab), _script(networks, vocab))
+        )
+        real, paper = real + share * own_real, paper + share * own_paper
     return TrainingCost(
         parameters=parameters(config),
         tokens=steps * a_step,
@@ -128,6 +132,8 @@ def parameters(config: Config) -> Parameters:
     heads = {"replace-mlm": masked, "all-tokens-mlm": masked + _dense(encoder.width, 1)}
     detection = _dense(encoder.width, encoder.width) + _dense(encoder.width, 1)
     parts["discriminator_head"] = heads.get(objective.name, detection)
+    if objective.correction_weight:
+        parts["correction_head"] = masked
     if objective.contrastive_weight:
         parts["sentence_head"] = _dense(encoder.width, 1)
     if config.train.algorithm == "adversarial":
@@ -145,7 +151,8 @@ def _dense(inputs: int, outputs: int) -> int:
 
 
 def _embeddings_parameters(model: ModelConfig, width: int) -> int:
-    return (model.vocab_size + model.positions + 2 + 2) * width  # two segments, and the norm's two
+    positions = 0 if model.rotary else model.positions
+    return (model.vocab_size + positions + 2 + 2) * width  # two segments, and the norm's two
 
 
 def _encoder_parameters(shape: Shape) -> int:
@@ -166,31 +173,34 @@ def _towers(generator: GeneratorConfig) -> int:
 
 
 def forward_flops_per_token(config: Config) -> float:
-    """Matrix-product FLOPs of one token's forward pass, of generator and discriminator together."""
-    networks = _networks(config)
+    """Matrix-product FLOPs of one token's forward pass at `data.length`, of generator and discriminator together."""
+    networks = _networks(config, config.data.length)
     rules = _products(config.masking, networks, config.model.vocab_size)
     return sum(part.forward for part in _parts(networks, rules))
 
 
 def real_flops_per_token(config: Config) -> float:
-    """Matrix-product FLOPs of training on one token, forward and backward; of two stages, the mean."""
-    networks = _networks(config)
-    rules = _products(config.masking, networks, config.model.vocab_size)
-    return _mean(networks, rules, config.train.stage_steps)
+    """Matrix-product FLOPs of training on one token, forward and backward; of two stages or lengths, the mean."""
+    *alone, together = stage_flops_per_token(config)
+    steps = config.train.stage_steps
+    return (alone[0] * steps[0] + together * steps[1]) / sum(steps) if alone else together
 
 
 def stage_flops_per_token(config: Config) -> tuple[float, ...]:
-    """Matrix-product FLOPs of training on one token, in each stage of the run."""
-    networks = _networks(config)
-    rules = _products(config.masking, networks, config.model.vocab_size)
-    alone = (_train(networks, rules, alone=True),) if config.train.algorithm == "two-stage" else ()
-    return *alone, _train(networks, rules)
+    """Matrix-product FLOPs of training on one token, in each stage of the run; of two lengths, the mean."""
+    vocab = config.model.vocab_size
+    shares = {_networks(config, length): share for length, share in _lengths(config, config.train.steps).items()}
+    rules = {networks: _products(config.masking, networks, vocab) for networks in shares}
+    together = sum(share * _train(networks, rules[networks]) for networks, share in shares.items())
+    if config.train.algorithm != "two-stage":
+        return (together,)
+    return sum(share * _train(networks, rules[networks], alone=True) for networks, share in shares.items()), together
 
 
 def paper_flops_per_token(config: Config) -> float:
-    """FLOPs of training on one token in the paper's convention; of two stages, the mean."""
-    networks = _networks(config)
-    return _mean(networks, _script(networks, config.model.vocab_size), config.train.stage_steps)
+    """FLOPs of training on one token in the paper's convention; of two stages or lengths, the mean."""
+    cost = train_flops(config)
+    return cost.paper / cost.tokens
 
 
 def paper_infer_flops(model: ModelConfig, *, length: int = INFERENCE_LENGTH) -> float:
@@ -200,7 +210,17 @@ def paper_infer_flops(model: ModelConfig, *, length: int = INFERENCE_LENGTH) -> 
     return length * (rules.encoder(shape) + rules.detection(shape.width))
 
 
-def _networks(config: Config) -> Networks:
+def _lengths(config: Config, steps: int) -> dict[int, float]:
+    """The lengths of the sequences in the first `steps` steps of a run, each with its share of these steps."""
+    data = config.data
+    if not data.length_start:
+        return {data.length: 1.0}
+    total = steps if config.train.max_minutes else config.train.steps
+    short = min(1.0, data.length_share * total / max(1, steps))
+    return {data.length_start: short, data.length: 1 - short}
+
+
+def _networks(config: Config, length: int) -> Networks:
     learns = _learns(config.objective, config.generator)
     return Networks(
         encoder=discriminator_shape(config.model),
@@ -208,26 +228,20 @@ def _networks(config: Config) -> Networks:
         towers=_towers(config.generator),
         objective=config.objective.name,
         contrastive=bool(config.objective.contrastive_weight),
+        correction=bool(config.objective.correction_weight),
         algorithm=config.train.algorithm,
-        length=config.data.length,
+        length=length,
     )
 
 
 def _products(masking: MaskingConfig, networks: Networks, vocab_size: int) -> FlopRules:
     length = networks.length
-    share = max(1, max_masked(length, masking.rate)) / length
+    share = max(1, max_masked(length, masking.largest_rate)) / length
     return MatrixProducts(length=length, vocab=vocab_size, share=share)
 
 
 def _script(networks: Networks, vocab_size: int) -> FlopRules:
     return PaperScript(length=networks.length, vocab=vocab_size)
-
-
-def _mean(networks: Networks, rules: FlopRules, stage_steps: tuple[int, ...]) -> float:
-    """FLOPs of training on one token, over all stages."""
-    alone = sum(stage_steps[:-1]) / sum(stage_steps)
-    together = _train(networks, rules)
-    return alone * _train(networks, rules, alone=True) + (1 - alone) * together if alone else together
 
 
 def _train(networks: Networks, rules: FlopRules, *, alone: bool = False) -> float:
@@ -248,6 +262,8 @@ def _parts(networks: Networks, rules: FlopRules) -> list[Part]:
         parts.append(Part(vocabulary + score, TRAINED))
     else:
         parts.append(Part(rules.detection(encoder.width), TRAINED))
+    if networks.correction:
+        parts.append(Part(rules.share * vocabulary, TRAINED))
     if networks.contrastive:
         parts.append(Part(score / networks.length, TRAINED))
     return parts

@@ -131,7 +131,7 @@ def _base_rate(config: Config, logp_V: Tensor) -> float:
         return -float((p_V * logp_V).sum())
     rate = 1 - float((p_V * p_V).sum())  # of the samples: the others are the original token by chance
     if config.objective.name != "rtd-15":
-        rate = min(rate, config.masking.rate)
+        rate = min(rate, config.masking.first_rate)
     return math.log(rate / (1 - rate))
 
 
@@ -171,7 +171,8 @@ class _Parts:
 
     def embeddings(self, width: int) -> Embeddings:
         sizes = (self.model.vocab_size, self.model.positions, width)
-        return Embeddings(*sizes, dropout=self.model.dropout, ops=self.ops, dtype=self.dtype)
+        rotary = self.model.rotary
+        return Embeddings(*sizes, dropout=self.model.dropout, ops=self.ops, dtype=self.dtype, rotary=rotary)
 
     def encoder(self, shape: Shape) -> Encoder:
         rates = {"dropout": self.model.dropout, "attention_dropout": self.model.attention_dropout}

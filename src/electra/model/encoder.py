@@ -14,6 +14,7 @@ from electra.batches.sequences import Spans
 from electra.config.schema import GeneratorConfig, ModelConfig
 from electra.model.layers import Layer, call_site_keys
 from electra.ops import Ops
+from electra.ops.reference.attention import rotation
 
 BACKWARDS_CALL_SITE = 4_000_004
 
@@ -27,10 +28,16 @@ class Shape:
     heads: int
     ffn: int
     embedding: int
+    rotary: bool = False
+
+    @property
+    def head_size(self) -> int:
+        return self.width // self.heads
 
 
 def discriminator_shape(model: ModelConfig) -> Shape:
-    return Shape(layers=model.layers, width=model.width, heads=model.heads, ffn=model.ffn, embedding=model.embedding)
+    sizes = {"layers": model.layers, "width": model.width, "heads": model.heads, "ffn": model.ffn}
+    return Shape(**sizes, embedding=model.embedding, rotary=model.rotary)
 
 
 def generator_shape(model: ModelConfig, generator: GeneratorConfig) -> Shape:
@@ -44,7 +51,8 @@ def generator_shape(model: ModelConfig, generator: GeneratorConfig) -> Shape:
     width = round(model.width * generator.width)
     layers = max(1, round(model.layers * generator.depth))
     embedding = width if generator.tying == "none" else model.embedding
-    return Shape(layers=layers, width=width, heads=max(1, width // 64), ffn=4 * width, embedding=embedding)
+    heads, rotary = max(1, width // 64), model.rotary
+    return Shape(layers=layers, width=width, heads=heads, ffn=4 * width, embedding=embedding, rotary=rotary)
 
 
 class Encoder(nn.Module):
@@ -75,11 +83,12 @@ class Encoder(nn.Module):
         """Last hidden states (B, L, D); `lengths_B` None means no padding; `keys_B` None means no dropout.
 
         With `spans` a token attends to its document, and lengths play no part. `hidden_LL` says, at [i, j], that token
-        i does not attend to token j.
+        i does not attend to token j; or, as (B, 1, 1, L), which tokens of each sequence none attends to.
         """
         x = x_BLE.to(next(self.layers.parameters()).dtype)
         if self.project is not None:
             x = self._ops.linear(x, self.project.weight, self.project.bias)
+        turn = rotation(x.shape[1], self.shape.head_size, x.device) if self.shape.rotary else None
         return self._ops.encoder_stack(
             x,
             list(self.layers),
@@ -88,6 +97,7 @@ class Encoder(nn.Module):
             hidden_LL=hidden_LL,
             keys_B=keys_B,
             recompute=self.recompute,
+            rotation_2LH=turn,
         )
 
 

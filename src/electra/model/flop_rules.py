@@ -7,7 +7,7 @@ from typing import Protocol
 
 from electra.model.encoder import Shape
 
-DROPOUT, NORM, GELU, SOFTMAX = 4, 5, 8, 5  # operations an element, in the paper's count
+DROPOUT, NORM, GELU, SOFTMAX, ROTATION = 4, 5, 8, 5, 3  # operations an element, in the paper's count
 
 
 class FlopRules(Protocol):
@@ -74,7 +74,9 @@ class PaperScript:
         # The script counts the attention norm as 5 operations, not 5 an element; its figures are the published ones.
         attention = 3 * h + (1 + DROPOUT + 1) * h + NORM
         feed_forward = (GELU + 1) * ffn + (1 + DROPOUT + 1 + NORM) * h
-        lookup = 2 * e * self.vocab + 2 * e * (self.length + 2) + (2 + NORM + DROPOUT) * e
+        positions = 0 if shape.rotary else 2 * e * self.length + e
+        lookup = 2 * e * self.vocab + positions + 2 * e * 2 + (1 + NORM + DROPOUT) * e
+        attention += ROTATION * 2 * h if shape.rotary else 0  # of queries and keys
         project = 2 * h * e + h if e != h else 0
         return lookup + towers * (shape.layers * (products + probabilities + attention + feed_forward) + project)
 

@@ -99,6 +99,19 @@ class OutputHead(nn.Module):
         return scores
 
 
+class PlainSpanHead(nn.Module):
+    """Where an answer starts and where it ends, each by itself: transformers' question-answering head."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.out = FullLinear(width, 2)
+
+    def forward(self, hidden_BLD: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, L) scores of the start tokens, and of the end tokens."""
+        starts_BL, ends_BL = self.out(hidden_BLD).unbind(-1)
+        return starts_BL, ends_BL
+
+
 class SpanHead(nn.Module):
     """Where an answer starts, where it ends given its start, and whether there is none (XLNet's joint head)."""
 

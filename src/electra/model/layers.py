@@ -54,7 +54,14 @@ class Layer(nn.Module):
         self.down = nn.Linear(ffn, width)
         self.norm = Norm(width)
 
-    def forward(self, x_BLD: Tensor, mask_B1LL: Tensor | None, keys_B: Tensor | None, call_site: int) -> Tensor:
+    def forward(
+        self,
+        x_BLD: Tensor,
+        mask_B1LL: Tensor | None,
+        keys_B: Tensor | None,
+        call_site: int,
+        rotation_2LH: Tensor | None = None,
+    ) -> Tensor:
         """(B, L, D); `call_site` is the first of three dropout call sites: attention, its output, the MLP's output."""
         ops, attention = self._ops, self.attention
         heads_BLD = ops.attention(
@@ -65,6 +72,7 @@ class Layer(nn.Module):
             mask_B1LL=mask_B1LL,
             rate=self.attention_rate,
             keys_B=call_site_keys(ops, keys_B, call_site),
+            rotation_2LH=rotation_2LH,
         )
         keys = call_site_keys(ops, keys_B, call_site + 1)
         x_BLD = self._add(x_BLD, heads_BLD, attention.out, self.attention_norm, keys)
@@ -84,16 +92,25 @@ class Layer(nn.Module):
 class Embeddings(nn.Module):
     """Token, position and segment tables, their norm and dropout; the weights are always fp32.
 
-    `dtype` is what the encoder computes in: a fused implementation rounds its result to it.
+    Without a position table where positions are `rotary`. `dtype` is what the encoder computes in: a fused
+    implementation rounds its result to it.
     """
 
     def __init__(
-        self, vocab: int, positions: int, width: int, *, dropout: float, ops: Ops, dtype: torch.dtype = torch.float32
+        self,
+        vocab: int,
+        positions: int,
+        width: int,
+        *,
+        dropout: float,
+        ops: Ops,
+        dtype: torch.dtype = torch.float32,
+        rotary: bool = False,
     ) -> None:
         super().__init__()
-        self.rate, self.dtype, self._ops = dropout, dtype, ops
+        self.rate, self.dtype, self.positions, self._ops = dropout, dtype, positions, ops
         self.token = nn.Embedding(vocab, width)
-        self.position = nn.Embedding(positions, width)
+        self.position = None if rotary else nn.Embedding(positions, width)
         self.segment = nn.Embedding(2, width)
         self.norm = Norm(width)
 
@@ -101,7 +118,12 @@ class Embeddings(nn.Module):
         self, ids_BL: Tensor, segments_BL: Tensor, keys_B: Tensor | None, base_VE: Tensor | None = None
     ) -> Tensor:
         """(B, L, E); `base_VE` is a token table that is added to the own one."""
-        tables = Tables(self.token.weight, self.position.weight, self.segment.weight, self.norm.weight, self.norm.bias)
+        token_VE, segment_2E = self.token.weight, self.segment.weight
+        if self.position is None:  # adding 0 changes no bit, so that every implementation serves
+            position_PE = token_VE.new_zeros(ids_BL.shape[1], token_VE.shape[1])
+        else:
+            position_PE = self.position.weight
+        tables = Tables(token_VE, position_PE, segment_2E, self.norm.weight, self.norm.bias)
         return self._ops.embeddings(
             ids_BL, segments_BL, keys_B, tables, rate=self.rate, dtype=self.dtype, base_VE=base_VE
         )

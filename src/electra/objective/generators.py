@@ -18,6 +18,7 @@ from electra.config.schema import GeneratorConfig, MaskingConfig
 from electra.model.electra import GENERATOR_CALL_SITE, Electra
 from electra.model.encoder import TwoTower
 from electra.objective.base import Evaluation, gather_masked
+from electra.objective.schedules import falling
 from electra.ops import NEVER, Ops
 from electra.ops.reference.linear_cross_entropy import pad_vocabulary, sample
 
@@ -70,6 +71,8 @@ class MaskedGenerator:
     config: GeneratorConfig
     mask_id: int
     ops: Ops
+    progress: Tensor | None = None
+    """The share of the run that is done, for a temperature that changes; None means the run's end."""
     learns = True
 
     def sample(
@@ -81,7 +84,8 @@ class MaskedGenerator:
         x_BLE = model.generator_embeddings(masked_ids_BL, batch.segments_BL, keys_B)
         hidden_BLD = model.masked_encoder(x_BLE, batch.lengths_B, keys_B, batch.spans)
         hidden_MD = gather_masked(hidden_BLD, masked.positions_BM)
-        return _sample(self.ops, model, hidden_MD, batch, masked, masked_ids_BL, self.config, logits=logits)
+        settings = Sampling.at(self.config, self.progress)
+        return _sample(self.ops, model, hidden_MD, batch, masked, masked_ids_BL, settings, logits=logits)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +94,8 @@ class TwoTowerGenerator:
 
     config: GeneratorConfig
     ops: Ops
+    progress: Tensor | None = None
+    """As `MaskedGenerator`'s."""
     learns = True
 
     def sample(
@@ -110,7 +116,8 @@ class TwoTowerGenerator:
     ) -> Samples:
         """`sample` from states that were computed already."""
         hidden_MD = gather_masked(states_BLD, masked.positions_BM)
-        return _sample(self.ops, model, hidden_MD, batch, masked, batch.ids_BL, self.config, logits=logits)
+        settings = Sampling.at(self.config, self.progress)
+        return _sample(self.ops, model, hidden_MD, batch, masked, batch.ids_BL, settings, logits=logits)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -230,6 +237,27 @@ def _padded(logp_V: Tensor) -> Tensor:
     return pad_vocabulary(torch.zeros(len(logp_V), 1), logp_V.float())[1]
 
 
+class Sampling(NamedTuple):
+    """How a distribution is changed before sampling."""
+
+    temperature: float | Tensor
+    disallow_correct: bool
+
+    @staticmethod
+    def at(config: GeneratorConfig, progress: Tensor | None) -> Sampling:
+        """The settings when a share of the run is done; at its end without one."""
+        end, share = config.temperature, config.temperature_share
+        if progress is None or not config.temperature_start:
+            return Sampling(end, config.disallow_correct)
+        now = falling(progress, start=config.temperature_start, end=end, share=share)
+        return Sampling(now.float(), config.disallow_correct)
+
+    @property
+    def changes(self) -> bool:
+        """Whether samples are not of the distribution itself."""
+        return isinstance(self.temperature, Tensor) or self.temperature != 1.0 or self.disallow_correct
+
+
 def _sample(
     ops: Ops,
     model: Electra,
@@ -237,21 +265,26 @@ def _sample(
     batch: Sequences,
     masked: MaskedPositions,
     masked_ids_BL: Tensor,
-    config: GeneratorConfig,
+    settings: Sampling,
     *,
     logits: bool,
 ) -> Samples:
     assert model.generator_head is not None
+    head, table_VE = model.generator_head, model.generator_embeddings.token.weight
     gold_M, keys_M = ops.masked_targets(batch.ids_BL, batch.keys_B, masked)
-    # The fused sample is of the distribution itself; one that is changed before sampling needs the logits.
-    changed = config.temperature != 1.0 or config.disallow_correct
-    table_VE = model.generator_embeddings.token.weight
-    keys = None if changed else keys_M
-    prediction = model.generator_head(hidden_MD, table_VE, gold_M, keys, logits=logits or changed)
+    # The fused sample is of the distribution itself; one that is changed before sampling is drawn apart.
+    states_ME, keys = head.states(hidden_MD), None if settings.changes else keys_M
+    all_logits = logits or settings.disallow_correct
+    prediction = ops.linear_cross_entropy(states_ME, table_VE, head.bias, gold_M, keys, logits=all_logits)
     sampled_M = prediction.sampled_M
-    if changed:
-        forbidden_M = gold_M if config.disallow_correct else None
+    if settings.disallow_correct:
+        assert prediction.logits_MV is not None
         logp_MV = prediction.logits_MV.float().log_softmax(1)
-        sampled_M = sample(logp_MV, keys_M, temperature=config.temperature, forbidden_M=forbidden_M)
+        sampled_M = sample(logp_MV, keys_M, temperature=settings.temperature, forbidden_M=gold_M)
+    elif settings.changes:  # (x · tableᵀ + bias) / temperature, without holding it in memory
+        with torch.no_grad():
+            cooled = (states_ME / settings.temperature).to(states_ME.dtype), table_VE, head.bias / settings.temperature
+            sampled_M = ops.linear_cross_entropy(*cooled, gold_M, keys_M, logits=False).sampled_M
+    assert sampled_M is not None
     logits_MV = prediction.logits_MV if logits else None
     return Samples(logits_MV, prediction.nll_M, sampled_M, gold_M, masked_ids_BL, hidden_MD)

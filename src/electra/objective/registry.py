@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from electra.batches.layout import Specials
-from electra.config.schema import Config
+from electra.config.schema import Config, GeneratorConfig
 from electra.errors import ConfigError
 from electra.objective.adversarial import Adversarial
 from electra.objective.all_tokens_mlm import AllTokensMLM
 from electra.objective.base import Objective
 from electra.objective.contrastive import Contrastive
 from electra.objective.corrective import Corrective
+from electra.objective.curriculum import Curriculum, UnigramFirst
 from electra.objective.electric import Electric
 from electra.objective.generator_only import GeneratorOnly
 from electra.objective.generators import (
@@ -43,6 +45,8 @@ class Resources(NamedTuple):
     counts: Counts | None = None
     device: torch.device | None = None
     """Where tables are put."""
+    progress: Tensor | None = None
+    """The share of the run that is done, filled by the step; None means the end of every schedule."""
 
     @property
     def special(self) -> tuple[int, ...]:
@@ -52,6 +56,15 @@ class Resources(NamedTuple):
 
 def build_objective(config: Config, resources: Resources) -> Objective:
     """The configured objective over a vocabulary with these special tokens."""
+    masking, generator, progress = config.masking, config.generator, resources.progress
+    if progress is None or not (masking.rate_start or generator.temperature_start or generator.unigram_share):
+        return _build(config, resources)
+    largest = replace(config, masking=replace(masking, rate=masking.largest_rate))
+    held_out = _build(config, resources._replace(progress=None))
+    return Curriculum(training=_build(largest, resources), held_out=held_out, masking=masking, progress=progress)
+
+
+def _build(config: Config, resources: Resources) -> Objective:
     objective = OBJECTIVES[config.objective.name](config, resources)
     if not config.masking.rare:
         return objective
@@ -72,15 +85,29 @@ def build_stages(config: Config, resources: Resources) -> tuple[Objective, ...]:
 
 def build_generator(config: Config, resources: Resources) -> Generator:
     """Where replacements come from."""
-    kind, specials, ops = config.generator.kind, resources.specials, resources.ops
+    kind, ops, progress = config.generator.kind, resources.ops, resources.progress
+    if kind == "uniform":
+        return _by_frequency(torch.ones(config.model.vocab_size), config.generator, resources)
+    if kind == "unigram":
+        return _by_frequency(_counted("generator.kind", resources), config.generator, resources)
+    generator: Generator = TwoTowerGenerator(config=config.generator, ops=ops, progress=progress)
     if kind == "transformer":
-        return MaskedGenerator(masking=config.masking, config=config.generator, mask_id=specials.mask, ops=ops)
-    if kind == "two-tower":
-        return TwoTowerGenerator(config=config.generator, ops=ops)
-    uniform = kind == "uniform"
-    weights = torch.ones(config.model.vocab_size) if uniform else _counted("generator.kind", resources).clone()
-    weights[[specials.pad, specials.cls, specials.sep, specials.mask]] = 0
-    return FrequencyGenerator.of(weights, config.generator, ops=ops, device=resources.device)
+        mask_id = resources.specials.mask
+        generator = MaskedGenerator(
+            masking=config.masking, config=config.generator, mask_id=mask_id, ops=ops, progress=progress
+        )
+    share = config.generator.unigram_share
+    if progress is None or not share:
+        return generator
+    unigram = _by_frequency(_counted("generator.unigram_share", resources), config.generator, resources)
+    return UnigramFirst(generator=generator, unigram=unigram, share=share, progress=progress)
+
+
+def _by_frequency(weights_V: Tensor, generator: GeneratorConfig, resources: Resources) -> FrequencyGenerator:
+    """Tokens in proportion to the weights, special ones never."""
+    weights_V, specials = weights_V.clone(), resources.specials
+    weights_V[[specials.pad, specials.cls, specials.sep, specials.mask]] = 0
+    return FrequencyGenerator.of(weights_V, generator, ops=resources.ops, device=resources.device)
 
 
 def _mlm(config: Config, resources: Resources) -> Objective:

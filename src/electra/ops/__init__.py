@@ -162,13 +162,16 @@ class Ops:
         mask_B1LL: Tensor | None,
         rate: float,
         keys_B: Tensor | None,
+        rotation_2LH: Tensor | None = None,
     ) -> Tensor:
         """(B, L, D) the heads' dropout(softmax(q·kᵀ / √H + mask)) · v side by side; q, k, v = x · weightᵀ + bias.
 
-        `mask_B1LL` is added to the scores; its first and third dimensions may be 1.
+        `mask_B1LL` is added to the scores; its first and third dimensions may be 1. By `rotation_2LH`, cosines and
+        sines, each pair of numbers of q and k turns first.
         """
         run = self.chosen["attention"].run
-        mixed_BLD: Tensor = run(x_BLD, weight_3DD, bias_3D, heads=heads, mask_B1LL=mask_B1LL, rate=rate, keys_B=keys_B)
+        settings = {"heads": heads, "mask_B1LL": mask_B1LL, "rate": rate, "keys_B": keys_B}
+        mixed_BLD: Tensor = run(x_BLD, weight_3DD, bias_3D, **settings, rotation_2LH=rotation_2LH)
         return mixed_BLD
 
     def add_dropout_norm(
@@ -204,15 +207,18 @@ class Ops:
         hidden_LL: Tensor | None,
         keys_B: Tensor | None,
         recompute: bool,
+        rotation_2LH: Tensor | None = None,
     ) -> Tensor:
         """(B, L, D) the output of `model.layers.Layer`s one after another.
 
         A token attends to the real tokens of its row (`lengths_B`; None: no padding), or to its document (`spans`), and
         never to those that `hidden_LL` hides from it. `recompute` saves each layer's input only, for less memory.
+        `rotation_2LH` is that of `attention`.
         """
         run = self.chosen["encoder_stack"].run
         masks = {"lengths_B": lengths_B, "spans": spans, "hidden_LL": hidden_LL}
-        hidden_BLD: Tensor = run(x_BLD, layers, **masks, keys_B=keys_B, recompute=recompute)
+        others = {"keys_B": keys_B, "recompute": recompute, "rotation_2LH": rotation_2LH}
+        hidden_BLD: Tensor = run(x_BLD, layers, **masks, **others)
         return hidden_BLD
 
     # --- heads and losses ---

@@ -64,6 +64,8 @@ BF16_ONLY = frozenset("linear encoder_stack linear_gelu_norm rtd_logits generato
 """Written for bf16 activations with fp32 sums."""
 STACK_PARTS = frozenset({"attention", "add_dropout_norm", "linear_gelu"})
 """Ops that a fused `encoder_stack` contains."""
+ROTARY_OPS = ("attention", "encoder_stack")
+"""Ops that turn queries and keys by their positions."""
 COPY_LOGIT_BYTES = 2**31
 """Of logits that `copy_cross_entropy` may save for the backward: some 35,000 tokens in bf16 over 30,522 entries."""
 
@@ -76,16 +78,19 @@ def select(
     compiled: bool = False,
     deterministic: bool | None = None,
     reference: Collection[str] = (),
+    rotary: bool = False,
 ) -> Ops:
     """The implementation of every op for a model on `device` that computes in `dtype`.
 
     `plain` takes the reference everywhere, and so does a step that is `compiled`: the compiler fuses it itself.
     `deterministic` None means as torch is set. `reference` names ops that take the reference in any case.
+    `rotary` is for a model with rotary positions, which no kernel knows yet.
     """
     fixed = torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic
     target = Target(device, dtype, fixed)
     everywhere = "train.kernels=plain" if kernels == "plain" else "the step is compiled" if compiled else ""
-    return Ops({name: _choose(name, target, everywhere or ("asked for" if name in reference else "")) for name in OPS})
+    reasons = dict.fromkeys(reference, "asked for") | (dict.fromkeys(ROTARY_OPS, "model.rotary") if rotary else {})
+    return Ops({name: _choose(name, target, everywhere or reasons.get(name, "")) for name in OPS})
 
 
 @cache
@@ -232,12 +237,14 @@ class EncoderSizes:
     ffn: int
     length: int
     causal: bool = False
+    rotary: bool = False
 
 
 def is_fused(encoder: EncoderSizes, kernels: Kernels, *, device: torch.device, dtype: torch.dtype) -> bool:
     """Whether `encoder_stack` runs such an encoder fused, its backward written out."""
     refused = triton_refuses("encoder_stack", Target(device, dtype, deterministic=False))
-    known = _known_heads(encoder.length, encoder.width // encoder.heads) and not encoder.causal
+    known = _known_heads(encoder.length, encoder.width // encoder.heads)
+    known &= not (encoder.causal or encoder.rotary)
     return kernels == "auto" and not refused and known
 
 
@@ -320,11 +327,14 @@ def _module(backend: str, variant: str, name: str) -> Any:
     return import_module(f"electra.ops.{backend}.{name}" + ("_long" if variant == "(long)" else ""))
 
 
-def _encoder_stack(x_BLD: Tensor, layers: Any, *, spans: Any, hidden_LL: Tensor | None, **others: Any) -> Tensor:
+def _encoder_stack(
+    x_BLD: Tensor, layers: Any, *, spans: Any, hidden_LL: Tensor | None, rotation_2LH: Tensor | None, **others: Any
+) -> Tensor:
     (sequences, length, width), first = x_BLD.shape, layers[0]
     masks = {"spans": spans, "hidden_LL": hidden_LL}
-    if hidden_LL is not None or not _known_heads(length, width // first.heads):
-        plain: Tensor = _load("reference", "encoder_stack")(x_BLD, layers, **masks, **others)
+    if hidden_LL is not None or rotation_2LH is not None or not _known_heads(length, width // first.heads):
+        reference = _load("reference", "encoder_stack")
+        plain: Tensor = reference(x_BLD, layers, **masks, rotation_2LH=rotation_2LH, **others)
         return plain
     shape = StackShape(sequences, length, width, first.heads, len(first.up.weight), spans is not None)
     kernels = stack_kernels(shape, x_BLD.device)

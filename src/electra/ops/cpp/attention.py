@@ -30,11 +30,19 @@ def attention(
     mask_B1LL: Tensor | None,
     rate: float,
     keys_B: Tensor | None,
+    rotation_2LH: Tensor | None = None,
 ) -> Tensor:
     drop = dropout_of(keys_B, rate, x_BLD.shape[1])
-    if drop.keys_B is None:  # torch's fused attention is as fast, and has no dropout by address
+    if drop.keys_B is None or rotation_2LH is not None:  # without dropout torch's fused attention is as fast
         return reference_attention(
-            x_BLD, weight_3DD, bias_3D, heads=heads, mask_B1LL=mask_B1LL, rate=rate, keys_B=keys_B
+            x_BLD,
+            weight_3DD,
+            bias_3D,
+            heads=heads,
+            mask_B1LL=mask_B1LL,
+            rate=rate,
+            keys_B=keys_B,
+            rotation_2LH=rotation_2LH,
         )
     product_BLD = F.linear(x_BLD, weight_3DD)
     mixed_BLD: Tensor = _Attention.apply(product_BLD, bias_3D, mask_B1LL, drop, heads)  # type: ignore[no-untyped-call]

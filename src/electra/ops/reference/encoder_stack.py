@@ -26,10 +26,11 @@ def encoder_stack(
     hidden_LL: Tensor | None,
     keys_B: Tensor | None,
     recompute: bool,
+    rotation_2LH: Tensor | None = None,
 ) -> Tensor:
     mask = attention_mask(x_BLD, lengths_B, spans, hidden_LL)
     for number, layer in enumerate(layers):
-        arguments = (x_BLD, mask, keys_B, number * CALL_SITES)
+        arguments = (x_BLD, mask, keys_B, number * CALL_SITES, rotation_2LH)
         if recompute and torch.is_grad_enabled():
             x_BLD = checkpoint(layer, *arguments, use_reentrant=False, preserve_rng_state=False)
         else:

@@ -37,7 +37,11 @@ def pad_vocabulary(table_VE: Tensor, bias_V: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def sample(
-    log_probabilities_MV: Tensor, keys_M: Tensor, *, temperature: float = 1.0, forbidden_M: Tensor | None = None
+    log_probabilities_MV: Tensor,
+    keys_M: Tensor,
+    *,
+    temperature: float | Tensor = 1.0,
+    forbidden_M: Tensor | None = None,
 ) -> Tensor:
     """One token id a row, drawn from its distribution: first a block by its total, then a token inside it.
 
@@ -55,9 +59,9 @@ def sample(
         return block_M * VOCAB_BLOCK + token_M
 
 
-def _weights(logp_MV: Tensor, temperature: float, forbidden_M: Tensor | None) -> Tensor:
+def _weights(logp_MV: Tensor, temperature: float | Tensor, forbidden_M: Tensor | None) -> Tensor:
     """What to draw in proportion to."""
-    if temperature == 1.0 and forbidden_M is None:
+    if not isinstance(temperature, Tensor) and temperature == 1.0 and forbidden_M is None:
         return logp_MV.exp()
     scores_MV = (logp_MV / temperature).masked_fill(logp_MV < NEVER / 2, -torch.inf)
     if forbidden_M is not None:
