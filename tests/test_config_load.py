@@ -266,6 +266,7 @@ FREE |= {
     "objective.name": st.sampled_from(["rtd", "rtd-15", "replace-mlm", "all-tokens-mlm", "mlm"]),
     "generator.tying": st.sampled_from(["none", "embeddings"]),
     "train.algorithm": st.just("joint"),
+    "optim.matrices": st.just("adamw"),
 }
 
 

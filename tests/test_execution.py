@@ -24,11 +24,11 @@ from electra.train.execution import (
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
-def planned(*changes: str, device: torch.device = GPU, rows: int = 128) -> Execution:
+def planned(*changes: str, device: torch.device = GPU, rows: int = 128, processes: int = 1) -> Execution:
     """The execution of `small` in bf16, or as the changes say."""
     given = {change.partition("=")[0] for change in changes}
     defaults = [text for text in ("train.precision=bf16", "train.recompute=off") if text.partition("=")[0] not in given]
-    return plan_execution(load("small", overrides=[*defaults, *changes]), device, rows=rows)
+    return plan_execution(load("small", overrides=[*defaults, *changes]), device, rows=rows, processes=processes)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,15 @@ def test_a_gpu_without_triton_compiles_from_ten_thousand_steps(monkeypatch: pyte
 def test_capturing_is_a_choice_of_its_own(changes: list[str], captured: bool, ampere: torch.device) -> None:
     assert planned(*changes).captured == captured
     assert not planned(*changes, device=CPU).captured
+
+
+def test_several_processes_run_plain_steps(ampere: torch.device) -> None:
+    one, two = (planned("train.shard=true", processes=count) for count in (1, 2))
+    assert one.captured and not one.sharded
+    assert two.sharded and not two.captured and not two.compiled
+    assert two.ops.chosen["generator_stream"].backend == "reference", "FSDP2 gathers on the stream in use"
+    replicated = planned(processes=2)
+    assert not replicated.sharded and not replicated.captured
 
 
 @pytest.mark.parametrize(

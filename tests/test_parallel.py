@@ -67,8 +67,9 @@ def together(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run on two processes."""
     out = tmp_path_factory.mktemp("together") / "run"
     with pair(tiny_runs.command(data, out)) as processes:
-        for code, said in ends(processes):
-            assert code == 0, said
+        (first, said), (second, others_said) = ends(processes)
+    assert (first, second) == (0, 0), said + others_said
+    assert said.count("\ndone: ") == 1 and "done: " not in others_said, "one process speaks"
     return out
 
 
@@ -142,54 +143,18 @@ def test_promise_10_a_failure_of_the_leader_ends_both_with_its_code(tmp_path: Pa
     assert "Traceback" not in first + second
 
 
-NAN_ON_ONE = """
-import os, sys
-import torch
-import electra.train.execution
-from electra.cli import main
-from electra.train.step import Stepper
-
-class Poisoned(Stepper):
-    steps = 0
-    def __call__(self, rows, lr):
-        Poisoned.steps += 1
-        if os.environ["RANK"] == "1" and Poisoned.steps > 3:
-            weight = self._model.get_parameter("discriminator_head.score.bias")
-            finite = weight.detach().clone()
-            weight.data.fill_(float("nan"))
-            super().__call__(rows, lr)
-            weight.data.copy_(finite)
-        else:
-            super().__call__(rows, lr)
-
-electra.train.execution.Stepper = Poisoned
-main(sys.argv[1:])
-"""
-
-
-def test_promise_12_nan_on_one_changes_neither(tmp_path: Path, data: Path) -> None:
-    script, out = tmp_path / "poisoned.py", tmp_path / "run"
-    script.write_text(NAN_ON_ONE)
-    arguments = tiny_runs.command(data, out, "checkpoint.every=1", "checkpoint.keep=20", "guard.max_skipped=4")
-    with pair(arguments, program=(str(script),)) as processes:
-        (lead, first), (other, second) = ends(processes)
-    assert (lead, other) == (3, 3), first + second
-    for said in (first, second):
-        assert "step 7: 4 steps had a non-finite gradient and were skipped" in said.splitlines()[-1]
-    models = [(path / "model.safetensors").read_bytes() for path in sorted((out / "checkpoints").glob("step-*"))]
-    assert len(models) == 6 and models[2] == models[3] == models[4] == models[5] != models[1]
-    assert [line["optim/skipped"] for line in metric_lines(out) if line["kind"] == "train"] == [0, 0, 0, 1, 1, 1, 1]
-
-
 @pytest.mark.slow
-def test_promise_13_torchrun_starts_again_after_a_lost_process(tmp_path: Path, data: Path, together: Path) -> None:
+@pytest.mark.parametrize("shard", ["train.shard=false", "train.shard=true"])
+def test_promise_13_torchrun_starts_again_after_a_lost_process(
+    tmp_path: Path, data: Path, together: Path, shard: str
+) -> None:
     """`kill -9` of one of the two: torchrun ends the other, starts both again, and the run ends as if nothing was."""
     lost = "electra: error: process 0 lost process 1: "
     # torchrun itself failed to start again once in 39 runs, cause unknown. It looks every tenth of a second, and on a
     # busy machine may end process 0 before that has said what it saw.
     for attempt in ("first", "second"):
         out = tmp_path / attempt
-        code, said, took_s = lose_one_process(data, out)
+        code, said, took_s = lose_one_process(data, out, shard)
         if code == 0 and lost in said:
             break
         print(f"{attempt} attempt: torchrun ended with {code}: {said}")
@@ -197,7 +162,10 @@ def test_promise_13_torchrun_starts_again_after_a_lost_process(tmp_path: Path, d
     assert took_s < 60
     assert "resuming at step 5" in said or "resuming at step 10" in said
     assert lost in said, "one line, no traceback of ours"
-    assert weights(out) == weights(together) and metric_lines(out) == metric_lines(together)
+    if shard == "train.shard=false":
+        assert weights(out) == weights(together) and metric_lines(out) == metric_lines(together)
+    else:
+        assert losses(out) == pytest.approx(losses(together), rel=1e-6)
 
 
 @pytest.mark.slow
@@ -223,10 +191,10 @@ def test_promise_13_a_process_that_hangs_ends_the_run(tmp_path: Path, data: Path
     assert launcher.returncode != 0
 
 
-def lose_one_process(data: Path, out: Path) -> tuple[int, str, float]:
+def lose_one_process(data: Path, out: Path, shard: str) -> tuple[int, str, float]:
     """The launcher's exit code and output, and the seconds it went on, after one of its two processes was killed."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1")
-    arguments = ["-m", "electra", *tiny_runs.command(data, out)]
+    arguments = ["-m", "electra", *tiny_runs.command(data, out, shard)]
     with tiny_runs.start(arguments, torchrun, GLOO_SOCKET_IFNAME="lo") as launcher:
         try:
             tiny_runs.wait_for(lambda: (out / "checkpoints" / "step-00000005").exists(), launcher)

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra.config.load import load
-from electra.config.schema import OptimConfig, TrainConfig
+from electra.config.schema import CheckpointConfig, EvaluateConfig, OptimConfig, TrainConfig
+from electra.train.interlude import COST_SHARE, Interlude
+from electra.train.parallel import World
 from electra.train.schedule import TimeBudget, learning_rate
 
 MILLION = 1_000_000
@@ -99,33 +101,38 @@ class Machine:
 
     def __init__(self, train: TrainConfig, *, step_s: float, used_s: float = 0.0) -> None:
         self.now, self.step_s = used_s, step_s
-        self.every = {"evaluate": 0, "save": 1000}
+        self.intervals = {"evaluate": EvaluateConfig(every=0), "save": CheckpointConfig(every=1000, seconds=0)}
         self.took_s = {"evaluate": 0.0, "save": 0.0}
-        self.budget = TimeBudget(train, elapsed=lambda: self.now)
+        self.train = train
+        self.times = {"evaluate": 0, "save": 0}
         self.totals: list[int] = []
 
     def run(self, *, start: int = 0, known: int | None = None, first_s: float = 0.0) -> int:
         """The last step."""
-        acts = {name: self.budget.timed(self._pass, every=every) for name, every in self.every.items()}
+        acts = {
+            name: Interlude(self._pass, interval, elapsed=lambda: self.now) for name, interval in self.intervals.items()
+        }
+        budget = TimeBudget(self.train, elapsed=lambda: self.now, interludes=[*acts.values()])
         self.now += first_s
         if not start:
-            acts["evaluate"](self.took_s["evaluate"])
+            acts["evaluate"]("evaluate")
         step, total = start, known
         while step != total:
             self.now += self.step_s
             step += 1
-            if self.budget.due(step):
-                total = self.budget.total(step, total)
-            due = {name for name, every in self.every.items() if step == total or (every and step % every == 0)}
-            for name in sorted(due):
-                acts[name](self.took_s[name])
+            if budget.due(step):
+                total = budget.total(step, total)
+            for name, act in acts.items():
+                if step == total or act.due(step, World()):
+                    act(name)
             if total is not None:
                 self.totals.append(total)
             assert step < start + 300_000
         return step
 
-    def _pass(self, seconds: float) -> None:
-        self.now += seconds
+    def _pass(self, name: str) -> None:
+        self.now += self.took_s[name]
+        self.times[name] += 1
 
 
 def ten_minutes(steps: int = MILLION) -> TrainConfig:
@@ -152,7 +159,7 @@ def test_the_run_ends_with_its_budget_whatever_else_takes_time(
     step_s: float, evaluate_s: float, save_s: float, evaluate_every: int, first_s: float
 ) -> None:
     machine = Machine(ten_minutes(), step_s=step_s)
-    machine.every["evaluate"] = evaluate_every
+    machine.intervals["evaluate"] = EvaluateConfig(every=evaluate_every, seconds=0)
     machine.took_s = {"evaluate": evaluate_s, "save": save_s}
     last = machine.run(first_s=first_s)
     # What the first save takes is not known before it; nor, where it is the only one, at all. The run also stops
@@ -164,15 +171,49 @@ def test_the_run_ends_with_its_budget_whatever_else_takes_time(
 def test_defect_many_evaluations_and_saves_fit_into_the_budget() -> None:
     """One early estimate left them out: 127,000 steps with 127 of each ended a minute late."""
     machine = Machine(ten_minutes(), step_s=1 / 220)
-    machine.every, machine.took_s = {"evaluate": 1000, "save": 1000}, {"evaluate": 0.15, "save": 0.5}
+    machine.intervals["evaluate"] = EvaluateConfig(every=1000, seconds=0)
+    machine.took_s = {"evaluate": 0.15, "save": 0.5}
     machine.run(first_s=15.0)
     assert 0.99 * 600 < machine.now < 600
 
 
+@given(step_s=st.floats(0.01, 2.0), evaluate_s=st.floats(0.0, 5.0), save_s=st.floats(0.0, 5.0))
+@settings(max_examples=15, deadline=None)
+def test_by_default_evaluations_and_saves_take_little_of_the_time(
+    step_s: float, evaluate_s: float, save_s: float
+) -> None:
+    """1 % each at most, and the first and last ones; on a fast machine there are 20 evaluations in five minutes."""
+    machine = Machine(TrainConfig(max_minutes=5, steps=MILLION), step_s=step_s)
+    machine.intervals = {"evaluate": EvaluateConfig(), "save": CheckpointConfig()}
+    machine.took_s = {"evaluate": evaluate_s, "save": save_s}
+    machine.run()
+    for name in machine.times:
+        assert (machine.times[name] - 2) * machine.took_s[name] <= COST_SHARE * 300
+    if evaluate_s < 0.12 and step_s < 0.03:
+        assert machine.times["evaluate"] >= 20 and machine.times["save"] >= (4 if save_s < 0.6 else 1)
+    assert machine.now <= 300 + save_s * (machine.times["save"] == 1)
+
+
+def test_steps_that_are_set_are_exact() -> None:
+    config = load("small", overrides=["evaluate.every=7", "checkpoint.every=9", "checkpoint.seconds=30"])
+    assert (config.evaluate.every, config.evaluate.seconds) == (7, 0.0)
+    assert (config.checkpoint.every, config.checkpoint.seconds) == (9, 30.0)
+    now = [0.0]
+    act = Interlude(lambda seconds: now.append(now[-1] + seconds), config.evaluate, elapsed=lambda: now[-1])
+    act(100.0)  # expensive, and yet
+    assert [step for step in range(1, 22) if act.due(step, World())] == [7, 14, 21]
+    slow = Interlude(lambda seconds: now.append(now[-1] + seconds), config.checkpoint, elapsed=lambda: now[-1])
+    slow(0.5)
+    now.append(now[-1] + 49.9)
+    assert not slow.due(9, World())
+    now.append(now[-1] + 0.2)
+    assert slow.due(9, World()) and not slow.due(10, World())
+
+
 def test_a_machine_that_slows_down_still_ends_in_time() -> None:
     class Slowing(Machine):
-        def _pass(self, seconds: float) -> None:
-            super()._pass(seconds)
+        def _pass(self, name: str) -> None:
+            super()._pass(name)
             self.step_s = 0.04  # from the first save on
 
     machine = Slowing(ten_minutes(), step_s=0.02)
@@ -213,3 +254,16 @@ def test_a_rate_that_stays_up_falls_over_the_last_share() -> None:
     rates = [learning_rate(step, optim=optim, total=100) for step in range(101)]
     assert rates[5] == 0.5 and rates[10:80] == [1.0] * 70
     assert rates[90] == pytest.approx(0.5) and rates[100] == 0.0
+
+
+def test_steps_of_another_shape_are_measured_anew() -> None:
+    """Ten minutes: 300 steps of a second, then steps of two seconds, of which 150 fit in."""
+    now, step, total = 0.0, 0, None
+    budget = TimeBudget(TrainConfig(max_minutes=10), elapsed=lambda: now)
+    for until, step_s, expected in ((300.0, 1.0, 600), (340.0, 2.0, 450)):
+        while now < until:
+            budget.follow((8, int(64 * step_s)))
+            now, step = now + step_s, step + 1
+            if budget.due(step):
+                total = budget.total(step, total)
+        assert total == pytest.approx(expected, rel=0.005)

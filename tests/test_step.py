@@ -155,7 +155,8 @@ def test_the_meter_makes_a_line_of_the_totals() -> None:
 def test_defect_a_time_budget_stops_at_the_step_limit() -> None:
     """Quick steps and an hour to spend: a run that passed its limit before measuring would never end."""
     config = tiny_config(
-        train=TrainConfig(steps=7, max_minutes=60, batch_size=4, log_every=2), checkpoint=CheckpointConfig(every=3)
+        train=TrainConfig(steps=7, max_minutes=60, batch_size=4, log_every=2),
+        checkpoint=CheckpointConfig(every=3, seconds=0),
     )
     trainer = Trainer(config, micro=4)
     split = Documents([[list(range(5, 5 + size)) for size in (5, 9, 2, 14, 3)]] * 3)

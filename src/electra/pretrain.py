@@ -2,88 +2,92 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from electra import hardware
 from electra.batches.kept import describe, warnings
-from electra.batches.layout import Specials, separator_of
-from electra.batches.loader import Batch, Loader, Stream
+from electra.batches.layout import Specials, held_out_rows, separator_of
+from electra.batches.loader import Batch, Stream
 from electra.batches.order import Cursor
-from electra.checkpoint import store
+from electra.batches.short_first import Source
+from electra.checkpoint import folder, store
 from electra.checkpoint.folder import as_begun, held, note_execution, open_run, storage, verify_metrics
-from electra.config.schema import Config, DataConfig
-from electra.config.validate import validate
-from electra.errors import CheckpointError, ConfigError, DataError
+from electra.checkpoint.lengthening import explain, lengthenings, noted_folder, with_goal
+from electra.checkpoint.tensors import all_rows
+from electra.config.schema import Config
+from electra.errors import CheckpointError, DataError
 from electra.model.cost import parameters
 from electra.model.electra import build_model
 from electra.objective.registry import Resources
-from electra.progress import Bar, progress, say
+from electra.progress import detail, say
 from electra.records import read_record
-from electra.shards.dataset import Prepared, open_data
+from electra.shards.dataset import Prepared
 from electra.shards.verification import Background
+from electra.tracking.telemetry import Telemetry, telemetry
+from electra.train.assembly import assembled
 from electra.train.clock import run_clock
-from electra.train.evaluate import evaluate, readable
-from electra.train.execution import Execution, make_stepper, plan_execution
+from electra.train.evaluate import Sample, evaluate, readable
+from electra.train.execution import Execution, make_stepper
 from electra.train.guard import dead_discriminator
 from electra.train.interrupt import Stop, stop_on_signals
 from electra.train.loop import Position, train
+from electra.train.memory import advice
 from electra.train.meter import Line, Meter, Yardstick
-from electra.train.metrics_file import MetricsWriter, evaluation_line, sample_line, status
 from electra.train.optim import make_update, scales
-from electra.train.parallel import World, join
+from electra.train.parallel import World
+from electra.train.schedule import takes_short
+from electra.train.sharding import ShardedMaster, plan_sharding
 from electra.train.stages import Stage, StageWeights, plan_stages, stage_until, stages_after, trained_names
+from electra.train.state import Master
+from electra.train.trial import Trial, measure
 
 Tensors = dict[str, dict[str, Tensor]]
+Done = TypeVar("Done")
 HELD_OUT_SEED = 20200323  # the same held-out sequences and masks for every run, whatever its seed
 DIVERGED = "diverged"  # the folder for the state of a run beyond help
-STATE_BYTES = 16  # of a parameter in training: weight, gradient and two averages in fp32
 START_COUNTS = 1 << 24  # tokens whose frequencies heads start from: a start need not be exact
 
 
-def pretrain(config: Config, *, data: Path, out: Path, began: float | None = None) -> Path:
+def pretrain(config: Config, *, data: Path, out: Path, began: float | None = None, lengthen: bool = False) -> Path:
     """Train in `out` to the end of the budget, from where it stands; the run folder.
 
-    A time budget counts from `began` on, by `time.monotonic`: from when the command started, or else from now.
+    A time budget counts from `began` on, by `time.monotonic`: from when the command started, or else from now. With
+    `lengthen`, the run in `out` may get more steps or minutes than it began with.
     """
     began = time.monotonic() if began is None else began
-    first = int(os.environ.get("LOCAL_RANK", "0")) == 0  # of the processes on this machine
-    prepared = open_data(data, verify=first)
-    config = _fit_vocabulary(as_begun(out, config), prepared)
-    device = hardware.device(config.train.device)
-    _require_memory(config, device)
-    if config.train.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-    if device.type == "cpu":
-        hardware.keep_freed_memory()
-    else:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    with ExitStack() as stack:
-        world = join(device, timeout_s=config.train.timeout_s)
-        stack.callback(world.close)
-        share = world.share(config.train.batch_size)
-        execution = plan_execution(config, device, rows=share.stop - share.start)
+    with assembled(as_begun(out, config), data=data) as parts, ExitStack() as stack:
+        config, prepared, execution, world, first = parts
+        begun = folder.read_config(out) if lengthen else config
 
         def begin() -> None:
             with storage(out):
                 stack.enter_context(held(out))
-                open_run(out, config, prepared, execution=execution.facts(world))
+                facts, where = execution.facts(world), noted_folder(out, prepared.folder)
+                longer = lengthenings(out, begun, config) if lengthen else None
+                open_run(out, config, prepared, execution=facts, data_folder=where, lengthened=longer)
 
         world.by_leader(begin)
         verifying = Background(prepared.sums) if first and not prepared.verified else None
         if verifying is not None:
             stack.callback(verifying.close)
-        return _Run(config, prepared, out, execution=execution, world=world, verifying=verifying).go(began)
+        run = _Run(config, prepared, out, execution=execution, world=world, verifying=verifying)
+        return run.advised(lambda: run.go(began, begun))
+
+
+def dry_run(config: Config, *, data: Path, out: Path) -> tuple[Config, Trial]:
+    """What a run in `out` would take: everything is built and two steps are done, but nothing is written there."""
+    with assembled(as_begun(out, config), data=data) as (config, prepared, execution, world, _):
+        run = _Run(config, prepared, out, execution=execution, world=world, verifying=None)
+        return config, run.advised(run.trial)
 
 
 class _Run:
@@ -106,7 +110,6 @@ class _Run:
         self.spaced = tokenizer.tokens_hold_spaces
         specials = Specials(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
         self.separator = separator_of(config.data, specials)
-        self.share = world.share(config.train.batch_size)
         self.model = build_model(
             config,
             ops=self.execution.ops,
@@ -114,34 +117,62 @@ class _Run:
             recompute=self.execution.recompute,
             counts=lambda: _counts(prepared, most=START_COUNTS),
         )
-        resources = Resources(specials, self.execution.ops, lambda: _counts(prepared), device)
+        self.sharding = plan_sharding(self.model, world=world, unit=execution.unit) if execution.sharded else None
+        self.progress = torch.zeros((), dtype=torch.float64, device=device)
+        # Replacements at a run's beginning may be drawn by frequencies in a part of the text.
+        most = START_COUNTS if config.generator.unigram_share and not config.masking.rare else None
+        counts = partial(_counts, prepared, most=most)
+        resources = Resources(specials, self.execution.ops, counts, device, self.progress)
         self.stages = plan_stages(config, resources)
         self.peak_flops = hardware.peak_flops(device, self.execution.dtype)
         self.train_split = prepared.train
-        self.stream = Stream(prepared.train, config.data, specials, seed=config.seed)
+        self.source = Source(
+            prepared.train,
+            config.data,
+            specials,
+            seed=config.seed,
+            batch_size=config.train.batch_size,
+            device=device,
+            share=world.share,
+        )
         held_out = Stream(prepared.held_out, held_out_rows(config.data), specials, seed=HELD_OUT_SEED)
         count = min(config.evaluate.sequences, held_out.epoch(0).layout.count)
         self.held_out = torch.from_numpy(held_out.take(Cursor(), count)[0])
-        self.metrics: MetricsWriter | None = None
-        self.bar: Bar | None = None
+        self.telemetry: Telemetry | None = None
         self.elapsed: Callable[[], float] = lambda: 0.0
+        self.free_bytes: int | None = None
 
-    def go(self, began: float) -> Path:
+    def advised(self, act: Callable[[], Done]) -> Done:
+        """What `act` gives; a step that does not fit into the memory ends with a setting that does."""
+        with advice(self.config, self.execution, lambda: self.free_bytes):
+            return act()
+
+    def trial(self) -> Trial:
+        """A step and an evaluation, measured; nothing is written."""
+        self._enter(self.stages[0], Position(), None)
+        some = self.held_out[: self.execution.micro_batch]
+        check = partial(self._evaluated, [some.to(self.device)])
+        with closing(self.source.batches(0, Cursor(), is_short=lambda step: False)) as batches:
+            trial = measure(self.stepper, batches, check, share=len(some) / len(self.held_out))
+        return replace(trial, parameters=parameters(self.config).total, memory_bytes=hardware.memory_bytes(self.device))
+
+    def go(self, began: float, begun: Config) -> Path:
+        """Train from where the run stands; `begun` is the config that it had before."""
         position, tensors = self._resume()
         self.began = self.last_saved = position.step
         if position.step and position.step == position.total_steps:
-            say(f"{self.out}: finished at step {position.step}; nothing to do")
+            if self.world.leads:
+                say(f"{self.out}: finished at step {position.step}; nothing to do")
             return self.out
+        if position.step and self.world.leads and (meaning := explain(position, begun, self.config)):
+            say(meaning)
         self.world.by_leader(partial(self._note_execution, position.step))
         with ExitStack() as stack:
             if self.world.leads:  # the others' clocks decide nothing
                 with storage(self.out):
                     clock = run_clock(self.out, began=began, saved_s=position.elapsed_s)
                     self.elapsed = stack.enter_context(clock)
-                self.metrics = MetricsWriter(self.out, step=position.step)
-                stack.callback(self.metrics.close)
-                title = f"pretrain {self.config.preset}"
-                self.bar = stack.enter_context(progress(title, position.total_steps, "step", start=position.step))
+                self.telemetry = stack.enter_context(telemetry(self.out, self.config, position))
                 self._announce(position)
             stop = stack.enter_context(stop_on_signals())
             for stage in stages_after(self.stages, position.step):
@@ -154,7 +185,8 @@ class _Run:
 
     def _announce(self, position: Position) -> None:
         """Say where the run stands, and what its rows keep of the text."""
-        data, layout = self.config.data, self.stream.epoch(position.cursor.epoch).layout
+        data = self.source.short if self._wants_short(position.step) else self.source.whole
+        layout = self.source.stream(data).epoch(position.cursor.epoch).layout
         beginning = f"resuming at step {position.step}" if position.step else "starting"
         say(f"{beginning} on {self.device}; the {data.layout} layout {describe(layout, data)}")
         for warning in warnings(layout, self.train_split, data):
@@ -168,8 +200,15 @@ class _Run:
             stage.begin(self.model)
         self.stage = stage
         config, ops = self.config, self.execution.ops
-        scale = scales(config.optim, config.generator)
-        self.weights = StageWeights(self.model, stage, compute=self.execution.dtype, device=self.device, scale=scale)
+        self.weights = StageWeights(
+            self.model,
+            stage,
+            compute=self.execution.dtype,
+            device=self.device,
+            scale=scales(config.optim, config.generator),
+            ema=bool(config.optim.ema),
+            make_master=partial(ShardedMaster, sharding=self.sharding) if self.sharding else Master,
+        )
         if tensors is not None and position.step != stage.start:
             self.weights.master.load(tensors)
         self.stepper = make_stepper(
@@ -180,25 +219,26 @@ class _Run:
             self.execution,
             world=self.world,
             separator=self.separator,
+            progress=self.progress,
+            length=config.data.length,
         )
+        self.free_bytes = hardware.free_bytes(self.device)
 
     def _train(self, position: Position, stop: Stop) -> Position:
         """Train to the end of the stage or to a stop; the position reached in the run."""
-        size = self.config.train.batch_size
         yardstick = Yardstick(flops_per_token=self.stage.flops_per_token, peak_flops=self.peak_flops)
-        loader = Loader(self.stream, position.cursor, batch_size=size, device=self.device, share=self.share)
-        with closing(loader):
+        with closing(self.source.batches(position.step, position.cursor, is_short=self._is_short)) as batches:
             end = train(
                 self.stage.inside(position),
-                self._ticking(loader, position.step),
+                self._ticking(batches, position.step),
                 config=self.config,
                 stepper=self.stepper,
                 meter=Meter(self.stepper, yardstick),
                 world=self.world,
-                save=self._on_good_data(self._by_leader(self._save)),
+                save=self._on_good_data(self._by_leader(self._save, others=self._serve)),
                 record=self._by_leader(self._record),
-                evaluate=self._by_leader(self._evaluate),
-                dump=self._by_leader(self._dump),
+                evaluate=self._by_leader(self._evaluate, others=self._compute_along),
+                dump=self._by_leader(self._dump, others=self._serve),
                 stop=stop,
                 elapsed=self.elapsed,
                 first=self.stage.start,
@@ -214,13 +254,17 @@ class _Run:
         found = store.checkpoint_path(self.out, step)
         named = dict(self.model.named_parameters())
         trained = trained_names(self.model, stage_until(self.stages, step))
-        tensors, state = store.load(found, expect={name: p.shape for name, p in named.items()}, trained=trained)
+        shapes = {name: p.shape for name, p in named.items()}
+        groups = (*store.GROUPS, store.EMA) if step and self.config.optim.ema else store.GROUPS
+        rows = all_rows if self.sharding is None else self.sharding.rows
+        tensors, state = store.load(found, expect=shapes, trained=trained, groups=groups, rows=rows)
         with torch.no_grad():
             for name, parameter in named.items():
                 parameter.copy_(tensors["model"][name])
         if step == 0:  # imported: its weights, and a whole run before it
             return fresh, None
-        return read_record(Position, state, whole=True, where=found / "state.json", error=CheckpointError), tensors
+        position = read_record(Position, state, whole=True, where=found / "state.json", error=CheckpointError)
+        return with_goal(position, self.config, folder.read_facts(self.out / folder.FACTS)), tensors
 
     def _note_execution(self, step: int) -> None:
         with storage(self.out):
@@ -235,15 +279,21 @@ class _Run:
                 verify_metrics(self.out, found)
         return None if found is None else store.step_of(found)
 
-    def _by_leader(self, act: Callable[..., None]) -> Callable[..., None]:
-        """`act` with the run's position, by the leading process only; all wait for it, and end with it if it fails."""
+    def _by_leader(
+        self, act: Callable[..., None], *, others: Callable[[Position], None] = lambda position: None
+    ) -> Callable[..., None]:
+        """`act` with the run's position, by the leading process only; all wait for it, and end with it if it fails.
+
+        `others` is what the other processes do meanwhile.
+        """
 
         def guarded(position: Position, *arguments: Any) -> None:
             with storage(self.out):
                 act(self.stage.outside(position), *arguments)
 
-        def everywhere(*arguments: Any) -> None:
-            self.world.by_leader(partial(guarded, *arguments))
+        def everywhere(position: Position, *arguments: Any) -> None:
+            meanwhile = partial(others, self.stage.outside(position))
+            self.world.by_leader(partial(guarded, position, *arguments), others=meanwhile)
 
         return everywhere
 
@@ -266,45 +316,43 @@ class _Run:
 
         return guarded
 
+    def _is_short(self, step: int) -> bool:
+        """Whether a step takes short sequences: by the leading process's clock, where that decides."""
+        short = self._wants_short(step)
+        timed = self.config.data.length_start and self.config.train.max_minutes
+        return self.world.any(short and self.world.leads) if timed else short
+
+    def _wants_short(self, step: int) -> bool:
+        return takes_short(step, data=self.config.data, train=self.config.train, elapsed_s=self.elapsed())
+
     def _ticking(self, loader: Iterable[Batch], step: int) -> Iterator[Batch]:
         for number, batch in enumerate(loader, start=step):
-            if self.bar is not None:
-                self.bar.update(number)
+            if self.telemetry is not None:
+                self.telemetry.tick(number)
             yield batch
 
     def _save(self, position: Position) -> None:
-        assert self.metrics is not None
-        state = asdict(position) | {"metrics": asdict(self.metrics.sync())}
-        store.save(
-            self.out,
-            step=position.step,
-            tensors=self.weights.tensors(),
-            state=state,
-            keep=self.config.checkpoint.keep,
-        )
+        assert self.telemetry is not None
+        with self.weights.master.gathering():
+            state = asdict(position) | {"metrics": asdict(self.telemetry.sync())}
+            tensors, keep = self.weights.tensors(), self.config.checkpoint.keep
+            saved = store.save(self.out, step=position.step, tensors=tensors, state=state, keep=keep)
+        detail(f"saved {saved}")
+
+    def _serve(self, position: Position) -> None:
+        """Send the leading process what it saves, where it does not have it all."""
+        self.weights.master.serve()
 
     def _dump(self, position: Position) -> None:
         """Keep what a diverged run came to, for looking at: it stands aside of what a run goes on from."""
         aside = self.out / DIVERGED
-        store.save(aside, step=position.step, tensors=self.weights.tensors(), state=asdict(position), keep=1)
+        with self.weights.master.gathering():
+            store.save(aside, step=position.step, tensors=self.weights.tensors(), state=asdict(position), keep=1)
         say(f"{aside}: the weights, averages and place in the data at step {position.step}")
 
     def _record(self, position: Position, line: Line) -> None:
-        assert self.metrics is not None and self.bar is not None
-        if self.bar.total is None and position.total_steps is not None:
-            self._say_budget(position)
-        time_s = round(position.elapsed_s, 3)
-        self.metrics.write("train", step=position.step, time_s=time_s, tokens=position.tokens, **line)
-        self.bar.total = position.total_steps
-        self.bar.update(position.step, status(line))
-
-    def _say_budget(self, position: Position) -> None:
-        """What the time budget buys, and a warning where a warm-up that was set by hand does not fit into it."""
-        total, warmup = position.total_steps or 0, self._warmup(position)
-        minutes = self.config.train.max_minutes
-        say(f"step {position.step}: {minutes:g} minutes are about {total:,} steps, {warmup:,} of them warm-up")
-        if warmup >= total:
-            say("warning: the run ends inside its warm-up (leave optim.warmup_steps out: then it fits)")
+        assert self.telemetry is not None
+        self.telemetry.record(position, line, warmup=self._warmup(position))
 
     def _warmup(self, position: Position) -> int:
         """Steps of warm-up in the current stage."""
@@ -312,49 +360,30 @@ class _Run:
         return self.config.optim.warmup(None if total is None else total - self.stage.start)
 
     def _evaluate(self, position: Position) -> None:
-        assert self.metrics is not None
+        assert self.telemetry is not None
         since = position.step - self.stage.start
         if position.step and not since:  # the stage before has just ended with one
             return
-        batches: Iterable[Tensor] = (rows.to(self.device) for rows in self.held_out.split(self.execution.micro_batch))
-        figures, sample = evaluate(self.model, self.stage.objective, batches, separator=self.separator)
-        tokens = readable(sample, self.token_names)
-        named = {f"eval/{name}": value for name, value in figures.items()}
-        time_s = round(self.elapsed(), 3)
-        self.metrics.write("eval", step=position.step, time_s=time_s, tokens=position.tokens, **named)
-        self.metrics.write("sample", step=position.step, spaced=self.spaced, **tokens)
-        say(evaluation_line(position.step, figures))
-        say(sample_line(tokens))
+        figures, samples = self._held_out_figures()
+        sequences = [readable(sample, self.token_names) for sample in samples]
+        self.telemetry.evaluated(position, figures, sequences, time_s=self.elapsed(), spaced=self.spaced)
         if "rtd_auc" in figures and since > self._warmup(position):
             rtd = {key: figures[key] for key in ("rtd_loss", "replaced_rate")}
             if warning := dead_discriminator(auc=figures["rtd_auc"], **rtd):
                 say(f"warning: {warning}")
 
+    def _held_out_figures(self) -> tuple[dict[str, float], list[Sample]]:
+        return self._evaluated(rows.to(self.device) for rows in self.held_out.split(self.execution.micro_batch))
 
-def held_out_rows(data: DataConfig) -> DataConfig:
-    """How held-out text is laid out: `sentences` always with the paper's shares, so that runs with others compare."""
-    if data.layout != "sentences":
-        return data
-    return replace(data, single_segment=0.1, short=0.05, short_length=0)
+    def _evaluated(self, batches: Iterable[Tensor]) -> tuple[dict[str, float], list[Sample]]:
+        run, objective = self.weights.master.run, self.stage.objective
+        with self.weights.master.averaged():
+            return run(evaluate, self.model, objective, batches, separator=self.separator)
 
-
-def _fit_vocabulary(config: Config, prepared: Prepared) -> Config:
-    """The config with the data's vocabulary size; the data decides it."""
-    if config.model.vocab_size != prepared.vocab_size:
-        say(f"model.vocab_size is {prepared.vocab_size}, as in the data")
-        config = replace(config, model=replace(config.model, vocab_size=prepared.vocab_size))
-    validate(config)
-    return config
-
-
-def _require_memory(config: Config, device: torch.device) -> None:
-    """Refuse a model whose weights, gradients and Adam's two averages alone are more than the device's memory."""
-    count = parameters(config).total
-    memory = hardware.memory_bytes(device)
-    if memory is not None and count * STATE_BYTES > memory:
-        reason = f"{count:,} parameters take {count * STATE_BYTES / 2**30:,.0f} GiB to train"
-        fix = "make model.width, model.ffn, model.layers or the vocabulary smaller"
-        raise ConfigError("model", f"{reason}, and the device has {memory / 2**30:,.0f} GiB", fix=fix)
+    def _compute_along(self, position: Position) -> None:
+        """Take part in an evaluation, where weights are gathered from all processes."""
+        if self.sharding is not None:
+            self._held_out_figures()
 
 
 def _counts(prepared: Prepared, *, most: int | None = None) -> Tensor:

@@ -15,8 +15,8 @@ from electra.checkpoint import store
 from electra.config.keys import FORMER_VALUES
 from electra.config.load import diff, load, to_toml
 from electra.config.schema import Config, DataConfig
-from electra.errors import CheckpointError, ConfigError, DataError
-from electra.fsio import json_bytes, only_one, read_object, sha256_file
+from electra.errors import CheckpointError, ConfigError, DataError, StorageError
+from electra.fsio import json_bytes, only_one, read_object, remove_leftovers, sha256_file, write_atomic
 from electra.model.cost import train_flops
 from electra.progress import say
 from electra.records import read_record
@@ -28,7 +28,21 @@ from electra.train.metrics_file import check_lines
 FORMAT = 2
 """Of run.json: from 2 on, the folder has a manifest."""
 CONFIG, FACTS, TOKENIZER = "config.toml", "run.json", "tokenizer"
-MAY_CHANGE = ("checkpoint.same_kernels",)  # of a run that has begun
+MAY_CHANGE = (  # of a run that has begun: what leaves its weights alone, but for the last bits
+    "track",
+    "train.log_every",
+    "train.shard",
+    "train.micro_batch",
+    "train.recompute",
+    "evaluate.every",
+    "evaluate.seconds",
+    "checkpoint.every",
+    "checkpoint.seconds",
+    "checkpoint.keep",
+    "checkpoint.same_kernels",
+)
+LENGTHENS = ("train.steps", "train.max_minutes")
+"""Keys that may grow where a run is to be lengthened."""
 FREE = (  # what may change when a model trains on
     "model.dropout", "model.attention_dropout", "model.init_std", "generator.temperature", "generator.disallow_correct",
     "generator.lr_scale", "generator.clip",
@@ -42,7 +56,7 @@ def storage(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise CheckpointError(
+        raise StorageError(
             error.filename or out, f"cannot be used: {reason}", fix="see to the disk, then run it again"
         ) from error
 
@@ -74,26 +88,44 @@ def as_begun(out: Path, config: Config) -> Config:
     return replace(config, data=replace(config.data, **rows))
 
 
-def open_run(out: Path, config: Config, prepared: Prepared, *, execution: dict[str, Any]) -> None:
+def open_run(
+    out: Path,
+    config: Config,
+    prepared: Prepared,
+    *,
+    execution: dict[str, Any],
+    data_folder: str | None,
+    lengthened: list[dict[str, Any]] | None = None,
+) -> None:
     """Make a new run folder of `out`, or check that it holds this very run, or a model that this run can go on from.
 
-    `execution` is how the run's steps execute here, for run.json.
+    `execution` is how the run's steps execute here, `data_folder` where its data lies, for run.json. `lengthened` is
+    what run.json notes where the run in `out` is to be lengthened; without it a longer run is another one.
     """
     manifest.finish(out, discard=True)
     data = sha256_file(prepared.folder / MANIFEST)
     _require_whole(out)
     if (out / FACTS).exists():
-        _check_same(out, config, prepared, data=data)
+        _check_same(out, config, prepared, data=data, lengthens=lengthened is not None)
+        _keep_changes(out, config, lengthened or [])
         return
     if (out / CONFIG).exists() and (out / store.FOLDER).exists():
         _check_imported(out, config, prepared)
     if not (out / manifest.FILE).exists():
+        remove_leftovers(out / TOKENIZER)  # of a run that was killed here: the manifest would list them
         prepared.tokenizer().save(out / TOKENIZER)
     facts: dict[str, Any] = {"format": FORMAT} | hardware.facts()
     facts |= {
         "argv": [Path(sys.argv[0]).name, *map(_without_folders, sys.argv[1:])],
         "seed": config.seed,
         "data_sha256": data,
+        "data_folder": data_folder,
+        "data": {
+            "documents": prepared.train.n_documents,
+            "sentences": prepared.train.n_sentences,
+            "tokens": prepared.train.n_tokens,
+            "held_out_tokens": prepared.held_out.n_tokens,
+        },
         "ledger": asdict(train_flops(config)),
         "executions": [{"step": 0, **execution}],
     }
@@ -186,12 +218,34 @@ def _require_whole(out: Path) -> None:
             raise CheckpointError(out / name, "is missing: without it this run cannot go on", fix=fix)
 
 
-def _check_same(out: Path, config: Config, prepared: Prepared, *, data: str) -> None:
+def _check_same(out: Path, config: Config, prepared: Prepared, *, data: str, lengthens: bool) -> None:
     verify_run(out)
-    if changed := [row for row in diff(load(file=out / CONFIG), config) if row[0] not in MAY_CHANGE]:
-        raise ConfigError(str(out), f"holds a run with another config: {_listing(changed)}", fix="use another --out")
+    free = (*MAY_CHANGE, *LENGTHENS, "train.generator_steps") if lengthens else MAY_CHANGE
+    if changed := [row for row in diff(load(file=out / CONFIG), config) if row[0] not in free]:
+        longer = {row[0] for row in changed} <= set(LENGTHENS)
+        wanted = " ".join(f"{key}={new}" for key, _, new in changed)
+        lengthen = f"to lengthen it: electra pretrain --resume {out} {wanted}; or " if longer else ""
+        reason = f"holds a run with another config: {_listing(changed)}"
+        raise ConfigError(str(out), reason, fix=f"{lengthen}use another --out")
     if _known_data(out) != data:
         raise DataError(prepared.folder, f"is not the data that {out} was started on", fix="use another --out")
+
+
+def _keep_changes(out: Path, config: Config, lengthened: list[dict[str, Any]]) -> None:
+    """Let config.toml and run.json say what a run that goes on has from now on."""
+    if not diff(load(file=out / CONFIG), config):
+        return
+    contents = {CONFIG: to_toml(config).encode()}
+    if lengthened:
+        facts = read_facts(out / FACTS)
+        facts["lengthened"] = [*facts.get("lengthened", []), *lengthened]
+        facts["ledger"] = asdict(train_flops(config))
+        contents[FACTS] = json_bytes(facts)
+    if manifest.read_manifest(out) is not None:
+        manifest.commit_files(out, contents)
+        return
+    for name, content in contents.items():  # as written before there were manifests
+        write_atomic(out / name, content)
 
 
 def _needs_manifest(run: Path) -> bool:
@@ -268,6 +322,14 @@ class _Execution:
 
 
 @dataclass(frozen=True, slots=True)
+class _Lengthened:
+    step: int
+    key: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Facts:
     electra: str = ""
     executions: list[_Execution] = field(default_factory=list)
@@ -275,6 +337,8 @@ class _Facts:
     cpu: str = ""
     cores: int = 0
     data_sha256: str = ""
+    data_folder: str | None = None
+    lengthened: list[_Lengthened] = field(default_factory=list)
     argv: list[str] = field(default_factory=list)
     packages: dict[str, str] = field(default_factory=dict)
     gpus: list[_Gpu] = field(default_factory=list)

@@ -7,17 +7,18 @@ removed only after that. A damaged one is never removed: where it stands in the 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Size, Tensor
 
-from electra.checkpoint.tensors import read_tensors, write_tensors
-from electra.errors import CheckpointError
+from electra.checkpoint.tensors import InParts, all_rows, read_tensors, tensor_names, write_tensors
+from electra.errors import CheckpointError, StorageError
 from electra.fsio import read_object, remove_leftovers, seam, write_json
 from electra.manifest import FILE, commit_folder, read_manifest
 from electra.progress import say
@@ -25,6 +26,8 @@ from electra.progress import say
 FOLDER = "checkpoints"
 STATE = "state.json"
 FILES = {"model.safetensors", "optimizer.safetensors", STATE}
+GROUPS, EMA = ("average", "square"), "ema"
+"""What the optimizer keeps of each parameter: Adam's averages, and an average of the weights where a run has one."""
 
 
 class NewerFormat(CheckpointError):
@@ -39,10 +42,13 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def save(run: Path, *, step: int, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any], keep: int) -> Path:
+def save(
+    run: Path, *, step: int, tensors: Mapping[str, Mapping[str, Tensor | InParts]], state: dict[str, Any], keep: int
+) -> Path:
     """Commit a checkpoint, then remove all but the newest `keep`.
 
-    `tensors` are groups by name: `model` is one file, all others are another.
+    `tensors` are groups by name: `model` is one file, all others are another. Both are the same bytes, whether they
+    lie on one process or in parts on several.
     """
     target = checkpoint_path(run, step)
     try:
@@ -53,19 +59,23 @@ def save(run: Path, *, step: int, tensors: dict[str, dict[str, Tensor]], state: 
         with commit_folder(target, step=step) as aside:
             write_tensors(aside / "model.safetensors", tensors["model"])
             seam("model-written")
-            others = {f"{group}.{name}": t for group, named in tensors.items() for name, t in named.items()}
-            of_model = {f"model.{name}" for name in tensors["model"]}
-            write_tensors(aside / "optimizer.safetensors", {n: t for n, t in others.items() if n not in of_model})
+            others = [group for group in tensors if group != "model"]
+            averages = {f"{group}.{name}": t for group in others for name, t in tensors[group].items()}
+            write_tensors(aside / "optimizer.safetensors", averages)
             seam("optimizer-written")
             write_json(aside / STATE, state)
     except OSError as error:
-        raise CheckpointError(
+        raise StorageError(
             target, f"could not be saved: {error.strerror or error}", fix="the checkpoint before it is untouched"
         ) from error
     upto = [path for path in steps(run) if path.name <= target.name]  # a later one here is damaged: not ours to count
     for old in upto[: -max(1, keep)]:
         seam("before-removal")
-        shutil.rmtree(old, ignore_errors=True)
+        gone = old.with_name(f".tmp-{old.name}-{secrets.token_hex(4)}")
+        with contextlib.suppress(OSError):
+            os.rename(old, gone)  # so that a kill inside the removal leaves no half of a checkpoint
+            seam("renamed-for-removal")
+            shutil.rmtree(gone, ignore_errors=True)
     return target
 
 
@@ -107,21 +117,40 @@ def latest_for_training(run: Path) -> Path | None:
 
 
 def load(
-    checkpoint: Path, *, expect: dict[str, Size] | None = None, trained: Collection[str] | None = None
+    checkpoint: Path,
+    *,
+    expect: dict[str, Size] | None = None,
+    trained: Collection[str] | None = None,
+    groups: Collection[str] = GROUPS,
+    rows: Callable[[str], slice] = all_rows,
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     """Tensors by group and the state of a verified checkpoint; with `expect`, of exactly these names and shapes.
 
-    `trained` names the tensors that the optimizer keeps averages of; without it, all are.
+    `trained` names the tensors that the optimizer keeps `groups` of averages of; without it, all are. `rows` gives the
+    rows of each that are read of its averages: those that this process keeps.
     """
     both = None
     if expect is not None:
         names = expect.keys() if trained is None else trained
-        both = {f"{group}.{name}": expect[name] for group in ("average", "square") for name in names}
-    groups: dict[str, dict[str, Tensor]] = {"model": read_tensors(checkpoint / "model.safetensors", expect=expect)}
-    for full, tensor in read_tensors(checkpoint / "optimizer.safetensors", expect=both).items():
+        both = {f"{group}.{name}": expect[name] for group in groups for name in names}
+    found: dict[str, dict[str, Tensor]] = {"model": read_tensors(checkpoint / "model.safetensors", expect=expect)}
+
+    def rows_of(full: str) -> slice:
+        return rows(full.partition(".")[2])
+
+    for full, tensor in read_tensors(checkpoint / "optimizer.safetensors", expect=both, rows=rows_of).items():
         group, _, name = full.partition(".")
-        groups.setdefault(group, {})[name] = tensor
-    return groups, read_object(checkpoint / STATE, error=CheckpointError)
+        found.setdefault(group, {})[name] = tensor
+    return found, read_object(checkpoint / STATE, error=CheckpointError)
+
+
+def read_weights(checkpoint: Path) -> dict[str, Tensor]:
+    """The weights that a checkpoint stands for: the average of them where its run keeps one, else the last."""
+    averages = checkpoint / "optimizer.safetensors"
+    names = {name for name in tensor_names(averages) if name.startswith(f"{EMA}.")}
+    averaged = read_tensors(averages, only=names) if names else {}
+    named = {name.removeprefix(f"{EMA}."): tensor for name, tensor in averaged.items()}
+    return read_tensors(checkpoint / "model.safetensors") | named
 
 
 def clean(run: Path) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from electra import hardware
@@ -20,22 +20,60 @@ from electra.fsio import open_file
 FP32_BYTES = 4
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write tensors from any device as one file."""
-    path.touch()
-    mode = path.stat().st_mode  # safetensors would leave a file that only its owner can read
+_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
+
+
+class InParts(Protocol):
+    """A tensor whose parts lie on several processes; `whole` puts it together."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    def whole(self) -> Tensor: ...
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor | InParts]) -> None:
+    """Write tensors from any device as one safetensors file.
+
+    They are copied, or put together, one at a time: safetensors' own writer wants all of them in memory.
+    """
+    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    header: dict[str, Any] = {}
+    end = 0
+    for name in names:
+        shape, dtype, start = tensors[name].shape, tensors[name].dtype, end
+        end += shape.numel() * dtype.itemsize
+        header[name] = {"dtype": _DTYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
     try:
-        save_file({name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}, path)
-    except SafetensorError as error:
-        raise OSError(f"{path.name}: {error}") from error
-    path.chmod(mode)
+        path.unlink(missing_ok=True)  # tensors may be views of the file that is there: cutting it would be a bus error
+        with open(path, "wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            for name in names:
+                tensor = tensors[name]
+                whole = tensor if isinstance(tensor, Tensor) else tensor.whole()
+                file.write(whole.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    except OSError as error:
+        raise OSError(f"{path.name}: {error.strerror or error}") from error
+
+
+def all_rows(name: str) -> slice:
+    """Every row of a tensor."""
+    return slice(None)
 
 
 def read_tensors(
-    path: Path, *, expect: Mapping[str, Sequence[int]] | None = None, only: Container[str] | None = None
+    path: Path,
+    *,
+    expect: Mapping[str, Sequence[int]] | None = None,
+    only: Container[str] | None = None,
+    rows: Callable[[str], slice] = all_rows,
 ) -> dict[str, Tensor]:
     """The tensors of a file, all or those named in `only`, refused where memory cannot hold them.
 
+    `rows` gives the rows to read of each. Others are not read at all.
     With `expect`, exactly those names and shapes, or an error that names the difference. Nothing is read before that.
     """
     with _opened(path) as source:
@@ -44,7 +82,10 @@ def read_tensors(
             _check_shapes(path, shapes, expect)
         wanted = [name for name in shapes if only is None or name in only]
         require_memory(sum(math.prod(shapes[name]) for name in wanted), where=path)
-        return {name: source.get_tensor(name) for name in wanted}
+        return {
+            name: source.get_tensor(name) if rows(name) == slice(None) else source.get_slice(name)[rows(name)]
+            for name in wanted
+        }
 
 
 def tensor_names(path: Path) -> list[str]:

@@ -46,6 +46,16 @@ class FinetuneConfig:
     """Which weights to keep: those of the last step (the paper), or of the best evaluation on the dev set."""
     eval_every: int = 0
     """Steps between evaluations on the dev set; 0 means only at the end."""
+    patience: int = 0
+    """Stop after this many evaluations in a row without a better one; 0 means never."""
+    class_weights: Literal["off", "auto", "on"] = "off"
+    """Weigh rare classes more in the loss (one label a row only); `auto`: where one is ten times as frequent as
+    another."""
+    hold_out: float = 0.0
+    """Share of the rows that is held out to evaluate on, where there is one file only; 0: a fifth of few, a tenth of
+    many."""
+    hold_out_seed: int = 0
+    """Seed that chooses those rows, whatever the seed of the run."""
     log_every: int = 50
     """Steps between log lines."""
     max_train_rows: int = 0
@@ -61,6 +71,8 @@ class FinetuneConfig:
     """On a GPU, capture the step of each batch shape in a CUDA graph; `off` runs it operation by operation."""
     kernels: Literal["auto", "plain"] = "auto"
     """`auto`: the fastest implementation of each op that this machine runs. `plain`: the reference, plain PyTorch."""
+    span_head: Literal["joint", "plain"] = "joint"
+    """`joint` scores an answer's end given its start (the paper); `plain` does not, and exports (questions only)."""
     doc_stride: int = 128
     """Tokens between the starts of two windows over a passage (questions only)."""
     max_query: int = 64
@@ -72,4 +84,4 @@ class FinetuneConfig:
     n_best: int = 20
     """Answers kept for each question (questions only)."""
     null_threshold: float = -2.75
-    """A question is left unanswered when its no-answer score is above this (questions only)."""
+    """A question is left unanswered when its no-answer score is above this; 0 with the plain head (questions only)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from importlib import resources
 from pathlib import Path
@@ -37,7 +37,7 @@ def load(preset: str | None = None, *, file: Path | None = None, overrides: Iter
         chosen = named
     values = _preset_values(chosen or DEFAULT_PRESET)
     for _, flat in layers:
-        values.update(_exact_warmup(flat))
+        values.update(_exact_steps(flat))
     config: Config = _build(Config, values, "")
     validate(config)
     return config
@@ -45,11 +45,17 @@ def load(preset: str | None = None, *, file: Path | None = None, overrides: Iter
 
 def adjust(config: Root, *, file: Path | None = None, overrides: Iterable[str] = ()) -> Root:
     """`config` changed by a TOML file, changed by `key=value` overrides; checked as a whole."""
-    values = flatten(config)
-    if file is not None:
-        values |= read_toml(file, type(config))
-    values |= parse_overrides(overrides, type(config))
-    changed: Root = _build(type(config), values, "")
+    return change(config, given_keys(type(config), file=file, overrides=overrides))
+
+
+def given_keys(root: Any, *, file: Path | None = None, overrides: Iterable[str] = ()) -> dict[str, Any]:
+    """The keys that a TOML file and `key=value` overrides name, with their values."""
+    return {**(read_toml(file, root) if file is not None else {}), **parse_overrides(overrides, root)}
+
+
+def change(config: Root, values: Mapping[str, Any]) -> Root:
+    """`config` with other values of some keys; checked as a whole."""
+    changed: Root = _build(type(config), {**flatten(config), **values}, "")
     validate(changed)
     return changed
 
@@ -166,9 +172,16 @@ def _build(cls: Any, flat: dict[str, Any], prefix: str) -> Any:
     return cls(**fields)
 
 
-def _exact_warmup(flat: dict[str, Any]) -> dict[str, Any]:
-    """Steps of warm-up that someone asked for are taken as they are; so are those of runs before there was a share."""
-    return {"optim.warmup_share": 1.0, **flat} if "optim.warmup_steps" in flat else flat
+_WHERE_SET = {
+    "optim.warmup_steps": ("optim.warmup_share", 1.0),
+    "evaluate.every": ("evaluate.seconds", 0.0),
+    "checkpoint.every": ("checkpoint.seconds", 0.0),
+}
+
+
+def _exact_steps(flat: dict[str, Any]) -> dict[str, Any]:
+    """Steps that someone asked for are taken as they are; so are those of runs before there was another limit."""
+    return {**dict(limit for key, limit in _WHERE_SET.items() if key in flat), **flat}
 
 
 def _folder() -> Any:

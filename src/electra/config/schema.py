@@ -28,6 +28,9 @@ class ModelConfig:
     """Dropout on embeddings and on the output of each block."""
     attention_dropout: float = 0.1
     """Dropout on the attention probabilities."""
+    rotary: bool = False
+    """Rotary positions: queries and keys turn by their place, and there is no position table. Plain PyTorch attention;
+    exported as `transformers`' RoFormer."""
     init_std: float = 0.02
     """Standard deviation of the truncated normal that starts every layer but the Glorot ones."""
 
@@ -45,6 +48,14 @@ class GeneratorConfig:
     or `gdes`, where the discriminator's token table is the generator's, without gradient, plus one of its own."""
     temperature: float = 1.0
     """Divides the generator's logits before sampling; above 1 samples are less likely ones."""
+    temperature_start: float = 0.0
+    """Temperature at the run's beginning, from which it moves in a straight line to `generator.temperature`; 0 means
+    that temperature throughout."""
+    temperature_share: float = 1.0
+    """Share of the run after which the temperature is `generator.temperature`."""
+    unigram_share: float = 0.0
+    """Share of the run, at its beginning, in which replacements are drawn by token frequencies; the generator learns
+    meanwhile."""
     disallow_correct: bool = False
     """Never sample the original token."""
     lr_scale: float = 1.0
@@ -82,6 +93,9 @@ class ObjectiveConfig:
 class MaskingConfig:
     rate: float = 0.15
     """Share of a sequence's tokens that are masked positions."""
+    rate_start: float = 0.0
+    """Share at the run's beginning, from which it moves in a straight line to `masking.rate` at its end; 0 means that
+    rate throughout."""
     policy: Literal["without_replacement", "official"] = "without_replacement"
     """`official` draws positions with replacement, as the released code does: two samples for one position leave an
     arbitrary token there, which helps the discriminator to get going."""
@@ -89,6 +103,16 @@ class MaskingConfig:
     """Share of the masked positions that hold [MASK]; the rest keep the original token (rtd only; mlm: 80/10/10)."""
     rare: float = 0.0
     """Preference for rare tokens: a token is chosen in proportion to its frequency to the power of minus this."""
+
+    @property
+    def first_rate(self) -> float:
+        """The rate of the first step."""
+        return self.rate_start or self.rate
+
+    @property
+    def largest_rate(self) -> float:
+        """The largest rate of the run, for which there are masked positions."""
+        return max(self.first_rate, self.rate)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +124,11 @@ class DataConfig:
     the first document."""
     length: int = 128
     """Tokens in a sequence, special tokens included."""
+    length_start: int = 0
+    """Tokens in a sequence at the run's beginning, a divisor of `data.length`: more sequences a step, the same tokens.
+    0 means `data.length` throughout."""
+    length_share: float = 0.5
+    """Share of the run, in steps or of its time budget, with sequences of `data.length_start`."""
     single_segment: float = 0.1
     """Share of the sequences with everything in segment A (not `packed`)."""
     short: float = 0.05
@@ -136,6 +165,9 @@ class OptimConfig:
     """Decoupled weight decay; biases and norms are exempt."""
     clip: float = 1.0
     """Largest global gradient norm."""
+    ema: float = 0.0
+    """Decay of a running average of the weights, such as 0.999, which evaluation, export and fine-tuning use in place
+    of the last weights; 0 means none. The mean of all weights so far until it is that long."""
 
     def warmup(self, total: int | None) -> int:
         """Steps of warm-up in a schedule of `total` steps; None while a time budget has not become steps yet."""
@@ -180,6 +212,9 @@ class TrainConfig:
     """Bitwise reproducible on a GPU too, at some cost in speed."""
     log_every: int = 100
     """Steps between log lines."""
+    shard: bool = False
+    """Several processes only: each keeps a part of the weights, gradients and Adam's averages (FSDP2), instead of all.
+    For models that do not fit one device; the same numbers up to the order of additions. May be changed."""
     timeout_s: float = 600.0
     """Seconds without an answer after which a process counts as lost and the run ends (several processes only)."""
 
@@ -194,16 +229,22 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluateConfig:
-    every: int = 1000
-    """Steps between held-out evaluations; 0 means only at the end."""
+    every: int = 100
+    """Steps between held-out evaluations, at least; 0 means only at the end. Exactly these where you set them."""
+    seconds: float = 12.0
+    """Seconds between held-out evaluations, at least; they take 1 % of the time at most. Setting `evaluate.every` alone
+    sets this to 0, which means that steps alone count."""
     sequences: int = 1024
     """Held-out sequences to evaluate on (or all, where there are fewer)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointConfig:
-    every: int = 1000
-    """Steps between checkpoints; one is always written at the end."""
+    every: int = 100
+    """Steps between checkpoints, at least; one is always written at the end. Exactly these where you set them."""
+    seconds: float = 60.0
+    """Seconds between checkpoints, at least; saving takes 1 % of the time at most. Setting `checkpoint.every` alone
+    sets this to 0, which means that steps alone count."""
     keep: int = 3
     """Checkpoints kept; older ones are removed after a newer one is safe."""
     same_kernels: bool = False
@@ -226,6 +267,8 @@ class Config:
     """The preset that the other values started from."""
     seed: int = 0
     """Seed of every random draw."""
+    track: Literal["none", "tensorboard", "wandb"] = "none"
+    """Where the lines of metrics.jsonl are shown too. May be changed; `electra track` attaches at any time."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     generator: GeneratorConfig = field(default_factory=GeneratorConfig)

@@ -35,9 +35,11 @@ _AT_LEAST = {
     "objective.contrastive_weight": 0,
     "objective.correction_weight": 0,
     "generator.clip": 0,
+    "generator.temperature_start": 0,
     "masking.rare": 0,
     "train.generator_steps": 0,
     "data.length": 8,
+    "data.length_start": 0,
     "data.short_length": 0,
     "optim.warmup_steps": 0,
     "optim.decay_steps": 0,
@@ -48,8 +50,10 @@ _AT_LEAST = {
     "train.max_minutes": 0,
     "train.log_every": 1,
     "evaluate.every": 0,
+    "evaluate.seconds": 0,
     "evaluate.sequences": 1,
     "checkpoint.every": 1,
+    "checkpoint.seconds": 0,
     "checkpoint.keep": 1,
     "guard.max_skipped": 1,
 }
@@ -87,21 +91,28 @@ _SHARES = {  # low end included?, high end included?
     "model.attention_dropout": (True, False),
     "generator.width": (False, True),
     "generator.depth": (False, True),
+    "generator.temperature_share": (False, True),
+    "generator.unigram_share": (True, True),
     "masking.rate": (False, True),
+    "masking.rate_start": (True, True),
     "masking.masked_share": (True, True),
     "objective.contrastive_share": (False, False),
+    "data.length_share": (True, True),
     "data.single_segment": (True, True),
     "data.short": (True, True),
     "optim.decay_share": (False, True),
     "optim.warmup_share": (True, True),
     "optim.beta1": (True, False),
     "optim.beta2": (True, False),
+    "optim.ema": (True, False),
 }
 _FINETUNE_AT_LEAST = {
     "batch_size": 1,
     "length": 8,
     "weight_decay": 0,
     "eval_every": 0,
+    "patience": 0,
+    "hold_out_seed": 0,
     "log_every": 1,
     "max_train_rows": 0,
     "seed": 0,
@@ -116,6 +127,7 @@ _FINETUNE_ABOVE = {"lr": 0, "epochs": 0, "clip": 0, "eps": 0}
 _FINETUNE_SHARES = {
     "layer_decay": (False, True),
     "warmup": (True, False),
+    "hold_out": (True, False),
     "dropout": (True, False),
     "encoder_dropout": (True, False),
     "attention_dropout": (True, False),
@@ -139,9 +151,12 @@ def validate(config: Config | FinetuneConfig) -> None:
     _schedule(config.optim, config.train)
     _objective(objective, generator, config.masking, config.train)
     _generator(generator, objective, config.train)
+    _curriculum(config.data, config.masking, generator, objective, config.train)
     if config.train.algorithm == "two-stage":
         _stages(config.train, objective, generator, model)
     _batches(config.train)
+    if config.train.shard:
+        _sharding(config.train, config.optim)
 
 
 def validate_model(model: ModelConfig) -> None:
@@ -151,6 +166,15 @@ def validate_model(model: ModelConfig) -> None:
     _ranges(replace(Config(), model=model), *ours)  # type: ignore[arg-type]
     if model.width % model.heads:
         raise ConfigError("model.heads", f"{model.heads} does not divide model.width {model.width}")
+    _pairs(model, model.width // model.heads)
+
+
+def _sharding(train: TrainConfig, optim: OptimConfig) -> None:
+    fix = "train.shard=false"
+    if optim.matrices != "adamw":
+        raise ConfigError("optim.matrices", f"{optim.matrices} needs whole matrices: it cannot be sharded", fix=fix)
+    if train.algorithm == "two-stage":
+        raise ConfigError("train.shard", "two stages hand whole weights on: they cannot be sharded", fix=fix)
 
 
 def _value(config: object, key: str) -> float:
@@ -188,14 +212,19 @@ def _ranges(
     for key, value in flatten(config).items():
         if isinstance(value, float) and abs(value) > _LARGEST_FLOAT:
             raise ConfigError(key, f"{value} is too large", fix=f"at most {_LARGEST_FLOAT:g}")
-    if config.seed > _LARGEST_SEED:
-        raise ConfigError("seed", f"{config.seed} is too large", fix=f"at most {_LARGEST_SEED}")
+    seeds = {"seed": config.seed}
+    if isinstance(config, FinetuneConfig):
+        seeds["hold_out_seed"] = config.hold_out_seed
+    for key, seed in seeds.items():
+        if seed > _LARGEST_SEED:
+            raise ConfigError(key, f"{seed} is too large", fix=f"at most {_LARGEST_SEED}")
 
 
 def _shapes(model: ModelConfig, generator: GeneratorConfig, objective: ObjectiveConfig) -> None:
     if model.width % model.heads:
         fix = f"{model.width // HEAD_UNITS} heads have {HEAD_UNITS} units each" if model.width % HEAD_UNITS == 0 else ""
         raise ConfigError("model.heads", f"{model.heads} does not divide model.width {model.width}", fix=fix)
+    _pairs(model, model.width // model.heads)
     if objective.name == "mlm" or generator.kind in ("unigram", "uniform"):
         return
     width = round(model.width * generator.width)
@@ -206,15 +235,27 @@ def _shapes(model: ModelConfig, generator: GeneratorConfig, objective: Objective
         whole = max(1, round(width / HEAD_UNITS)) * HEAD_UNITS / model.width
         reason = f"gives a width of {width}, which {heads} heads of about {HEAD_UNITS} units do not divide"
         raise ConfigError("generator.width", f"{generator.width} {reason}", fix=f"try {min(1.0, whole):g}")
+    _pairs(model, width // heads)
+
+
+def _pairs(model: ModelConfig, head_size: int) -> None:
+    if model.rotary and head_size % 2:
+        reason = f"turns pairs of numbers, and a head has {head_size}"
+        raise ConfigError("model.rotary", reason, fix="choose widths that give heads an even number of units")
 
 
 def _lengths(model: ModelConfig, data: DataConfig, masking: MaskingConfig) -> None:
-    length, rate = data.length, masking.rate
+    length, rate = data.length, min(masking.rate, masking.first_rate)
     if length > model.positions:
         reason = f"{length} is longer than model.positions {model.positions}"
         raise ConfigError("data.length", reason, fix="shorten it or raise model.positions")
+    if data.length_start and (length % data.length_start or data.length_start < _AT_LEAST["data.length"]):
+        reason = f"{data.length_start} must divide data.length {length}, so that a step has as many tokens"
+        raise ConfigError("data.length_start", reason, fix=f"0, or {length // 2}")
+    length = data.length_start or length
     if int((rate + 0.005) * length) < 1:
-        raise ConfigError("masking.rate", f"{rate} of {length} tokens is none", fix=f"at least {1 / length:.3g}")
+        key = "masking.rate" if rate == masking.rate else "masking.rate_start"
+        raise ConfigError(key, f"{rate} of {length} tokens is none", fix=f"at least {1 / length:.3g}")
 
 
 def _schedule(optim: OptimConfig, train: TrainConfig) -> None:
@@ -298,6 +339,26 @@ def _generator(generator: GeneratorConfig, objective: ObjectiveConfig, train: Tr
             raise ConfigError("train.algorithm", "adversarial needs generator.kind transformer", fix="joint")
 
 
+def _curriculum(
+    data: DataConfig,
+    masking: MaskingConfig,
+    generator: GeneratorConfig,
+    objective: ObjectiveConfig,
+    train: TrainConfig,
+) -> None:
+    """What changes over a run; a sampled token's probability must not where the objective has to know it."""
+    samples = {"temperature_start": generator.temperature_start, "unigram_share": generator.unigram_share}
+    asked = [f"generator.{key}" for key, value in samples.items() if value]
+    if asked and (objective.name == "mlm" or generator.kind in ("unigram", "uniform")):
+        raise ConfigError(asked[0], "there is no generator that learns", fix="0")
+    asked += ["masking.rate_start"] if masking.rate_start else []
+    asked += ["data.length_start"] if data.length_start and train.algorithm == "two-stage" else []
+    if asked and train.algorithm != "joint":
+        raise ConfigError(asked[0], f"is not for {train.algorithm}", fix="0, or train.algorithm=joint")
+    if asked and objective.name == "electric":
+        raise ConfigError(asked[0], "electric must know the odds of a sample, which would change", fix="0")
+
+
 def _stages(train: TrainConfig, objective: ObjectiveConfig, generator: GeneratorConfig, model: ModelConfig) -> None:
     if train.max_minutes:
         raise ConfigError("train.max_minutes", "two stages have a number of steps each", fix="train.steps")
@@ -329,6 +390,10 @@ def _batches(train: TrainConfig) -> None:
 
 
 def _selection(config: FinetuneConfig) -> None:
-    if config.select == "best" and not config.eval_every:
-        reason = "best has nothing to choose from: eval_every 0 evaluates at the end only"
-        raise ConfigError("select", reason, fix="set eval_every too, such as eval_every=100")
+    if config.eval_every:
+        return
+    fix = "set eval_every too, such as eval_every=100"
+    if config.select == "best":
+        raise ConfigError("select", "best has nothing to choose from: eval_every 0 evaluates at the end only", fix=fix)
+    if config.patience:
+        raise ConfigError("patience", "has nothing to wait for: eval_every 0 evaluates at the end only", fix=fix)

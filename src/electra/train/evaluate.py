@@ -1,4 +1,4 @@
-"""Held-out figures and a readable sample, without dropout, over every masked position and every real token."""
+"""Held-out figures and readable samples, without dropout, over every masked position and every real token."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from electra.batches.sequences import unpack
 from electra.metrics.rtd import detection
 from electra.objective.base import Evaluation, Objective, Restoration
 
+SAMPLES = 8
+"""Held-out sequences that an evaluation leaves for people to read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -27,18 +30,18 @@ class Sample:
 
 def evaluate(
     model: nn.Module, objective: Objective, batches: Iterable[Tensor], *, separator: int | None
-) -> tuple[dict[str, float], Sample]:
-    """The figures over all batches of the loader's rows, and the first sequence as a sample.
+) -> tuple[dict[str, float], list[Sample]]:
+    """The figures over all batches of the loader's rows, and the first sequences, at most `SAMPLES`, as samples.
 
     `separator` is what `electra.batches.layout.separator_of` gives for these rows.
     """
-    sample: Sample | None = None
+    samples: list[Sample] = []
     masked = nll = correct = 0.0
     sample_correct: float | None = None
     restoration: Tensor | None = None
     logits: list[NDArray[np.float32]] = []
     labels: list[NDArray[np.bool_]] = []
-    with torch.inference_mode():
+    with torch.no_grad():  # not inference mode: weights that FSDP gathers in it could not be trained with
         for rows in batches:
             batch = unpack(rows, separator)
             found = objective.evaluate(model, batch)
@@ -58,9 +61,9 @@ def evaluate(
                 fake = found.corrupted_ids_BL != batch.ids_BL if found.fake_BL is None else found.fake_BL
                 logits.append(found.logits_BL[scored].float().cpu().numpy())
                 labels.append(fake[scored].cpu().numpy())
-            if sample is None:
-                sample = _sample(found, batch.lengths_B)
-    assert sample is not None, "no held-out sequences"
+            wanted = min(SAMPLES - len(samples), len(batch.lengths_B))
+            samples += [_sample(found, int(batch.lengths_B[row]), row=row) for row in range(wanted)]
+    assert samples, "no held-out sequences"
     figures = {"mlm_loss": nll / masked, "mlm_accuracy": correct / masked}
     if sample_correct is not None:
         figures["sampled_accuracy"] = sample_correct / masked
@@ -70,7 +73,7 @@ def evaluate(
         figures["restored_accuracy"] = restored / max(1.0, replaced)
     if logits:
         figures |= detection(np.concatenate(logits), np.concatenate(labels))
-    return figures, sample
+    return figures, samples
 
 
 def _restored(found: Restoration) -> Tensor:
@@ -81,15 +84,13 @@ def _restored(found: Restoration) -> Tensor:
     return torch.stack([value.double() for value in sums])
 
 
-def _sample(found: Evaluation, lengths_B: Tensor) -> Sample:
-    length = int(lengths_B[0])
-
-    def first(tensor: Tensor | None) -> list[int]:
-        return [] if tensor is None else tensor[0, :length].tolist()
+def _sample(found: Evaluation, length: int, *, row: int) -> Sample:
+    def sequence(tensor: Tensor | None) -> list[int]:
+        return [] if tensor is None else tensor[row, :length].tolist()
 
     logits_BL = found.logits_BL
-    probabilities = [] if logits_BL is None else torch.sigmoid(logits_BL[0, :length].float()).tolist()
-    ids = (first(found.original_ids_BL), first(found.masked_ids_BL), first(found.corrupted_ids_BL))
+    probabilities = [] if logits_BL is None else torch.sigmoid(logits_BL[row, :length].float()).tolist()
+    ids = (sequence(found.original_ids_BL), sequence(found.masked_ids_BL), sequence(found.corrupted_ids_BL))
     return Sample(*ids, probabilities)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from electra import hardware
 from electra.config.schema import Config, DataConfig, TrainConfig
@@ -14,11 +14,13 @@ from electra.model.encoder import discriminator_shape, generator_shape
 from electra.objective.base import Objective
 from electra.ops import Ops
 from electra.ops.choice_table import described
-from electra.ops.dispatch import EncoderSizes, gains_by_compiling, saved_activations, select
+from electra.ops.dispatch import EncoderSizes, gains_by_compiling, is_fused, saved_activations, select
 from electra.train.optim import Update
 from electra.train.parallel import World
 from electra.train.state import Master
 from electra.train.step import Stepper
+
+Unit = Literal["layer", "encoder"]
 
 TOKENS_AT_ONCE = 2**16  # more only take memory: the chip is full
 COMPILE_FROM_STEPS, COMPILE_FROM_MINUTES = 10_000, 15.0  # compiling takes minutes: four for `small` on an H200
@@ -37,6 +39,12 @@ class Execution:
     """In one CUDA graph."""
     recompute: bool
     micro_batch: int
+    saved_bytes: int
+    """Activations that a forward pass saves for the backward, about, where nothing is recomputed."""
+    sharded: bool = False
+    """Over the processes, by FSDP2."""
+    unit: Unit = "layer"
+    """What one op reads, and what is therefore gathered together where it is sharded."""
 
     def facts(self, world: World) -> dict[str, Any]:
         """Everything on which the last bits of a step depend, for run.json."""
@@ -49,18 +57,24 @@ class Execution:
             "recompute": self.recompute,
             "micro_batch": self.micro_batch,
             "processes": world.size,
+            "sharded": self.sharded,
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
             "ops": described(self.ops),
         }
 
 
-def plan_execution(config: Config, device: torch.device, *, rows: int) -> Execution:
-    """The execution of a process's `rows` of each batch, as the settings ask and the machine allows."""
+def plan_execution(config: Config, device: torch.device, *, rows: int, processes: int = 1) -> Execution:
+    """The execution of a process's `rows` of each batch, as the settings ask and the machine allows.
+
+    Several `processes` run plain steps: a captured graph would hold what they say to each other. A sharded model is not
+    compiled, and its generator runs on the stream on which FSDP2 gathers weights.
+    """
     train, dtype = config.train, hardware.compute_dtype(config.train.precision, device)
     encoders = _encoders(config)
     gains = gains_by_compiling(encoders, train.kernels, device=device, dtype=dtype)
-    compiled = train.compile == "on" or (train.compile == "auto" and gains and is_long(train))
+    sharded = train.shard and processes > 1
+    compiled = not sharded and (train.compile == "on" or (train.compile == "auto" and gains and is_long(train)))
     micro_batch = rows_at_once(train, config.data, rows)
     kernels = "plain" if compiled else train.kernels
     saved = sum(saved_activations(encoder, kernels, device=device, dtype=dtype) for encoder in encoders)
@@ -68,11 +82,21 @@ def plan_execution(config: Config, device: torch.device, *, rows: int) -> Execut
     return Execution(
         device=device,
         dtype=dtype,
-        ops=select(train.kernels, device=device, dtype=dtype, compiled=compiled),
+        ops=select(
+            train.kernels,
+            device=device,
+            dtype=dtype,
+            compiled=compiled,
+            rotary=config.model.rotary,
+            reference=("generator_stream",) if sharded else (),
+        ),
         compiled=compiled,
-        captured=train.capture and device.type == "cuda",
+        captured=train.capture and device.type == "cuda" and processes == 1,
         recompute=pays_to_recompute(train, device, saved_bytes=saved_bytes),
         micro_batch=micro_batch,
+        saved_bytes=saved_bytes,
+        sharded=sharded,
+        unit="encoder" if any(is_fused(one, kernels, device=device, dtype=dtype) for one in encoders) else "layer",
     )
 
 
@@ -85,9 +109,12 @@ def make_stepper(
     *,
     world: World,
     separator: int | None,
+    progress: Tensor | None = None,
+    length: int = 0,
 ) -> Stepper:
     """What trains the model by one step.
 
+    `progress` is filled with the share of the run that is done. `length` is that of the execution's micro-batch.
     `separator` is what `electra.batches.layout.separator_of` gives for the rows.
     """
     return Stepper(
@@ -101,6 +128,8 @@ def make_stepper(
         compiled=execution.compiled,
         captured=execution.captured,
         separator=separator,
+        progress=progress,
+        length=length,
     )
 
 
@@ -134,6 +163,6 @@ def _encoders(config: Config) -> list[EncoderSizes]:
         shapes += (2 if two_tower else 1) * [generator_shape(config.model, config.generator)]
     length = config.data.length
     return [
-        EncoderSizes(s.layers, s.width, s.heads, s.ffn, length, causal=two_tower and number > 0)
+        EncoderSizes(s.layers, s.width, s.heads, s.ffn, length, causal=two_tower and number > 0, rotary=s.rotary)
         for number, s in enumerate(shapes)
     ]

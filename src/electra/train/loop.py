@@ -10,6 +10,7 @@ from electra.batches.order import Cursor
 from electra.config.schema import Config
 from electra.errors import Diverged
 from electra.train.guard import Guard, loss_may_rise
+from electra.train.interlude import Interlude
 from electra.train.interrupt import Stop
 from electra.train.meter import Line, Meter
 from electra.train.parallel import World
@@ -49,19 +50,21 @@ def train(
     The learning rate's schedule begins at step `first`, where the run as a whole may have begun before. A run beyond
     help is handed to `dump` before it ends with `Diverged`. `elapsed` gives the seconds of the run so far.
     """
-    budget = TimeBudget(config.train, elapsed=elapsed)
-    evaluate = budget.timed(evaluate, every=config.evaluate.every)
-    save = budget.timed(save, every=config.checkpoint.every)
+    evaluation = Interlude(evaluate, config.evaluate, elapsed=elapsed)
+    saving = Interlude(save, config.checkpoint, elapsed=elapsed)
+    budget = TimeBudget(config.train, elapsed=elapsed, interludes=(evaluation, saving))
     guard = Guard(config.guard, may_rise=loss_may_rise(config.train.algorithm, config.objective.name))
     if position.step == first:
-        evaluate(position)
+        evaluation(position)
         meter.restart()
     for batch in batches:
         total = position.total_steps
         if position.step == total:
             break
-
-        lr = learning_rate(position.step - first, optim=config.optim, total=None if total is None else total - first)
+        budget.follow(batch.rows.shape)
+        step, goal = position.step - first, None if total is None else total - first
+        lr = learning_rate(step, optim=config.optim, total=goal)
+        stepper.place(step, total=goal)
         stepper(batch.rows, lr)
         position = replace(position, step=position.step + 1, cursor=batch.after)
         if config.train.max_minutes and world.any(budget.due(position.step)):
@@ -70,17 +73,17 @@ def train(
             position = replace(position, total_steps=total)
 
         ends = world.any(bool(stop)) or position.step == total
-        saves = ends or position.step % config.checkpoint.every == 0
-        evaluates = position.step == total or _due(position.step, config.evaluate.every)
+        saves = ends or saving.due(position.step, world)
+        evaluates = position.step == total or evaluation.due(position.step, world)
         if saves or evaluates or position.step % config.train.log_every == 0:
             line, tokens = meter.read(lr=lr)
             position = replace(position, tokens=position.tokens + tokens, elapsed_s=elapsed())
             record(position, line)
             _check(position, line, guard, dump, last=position.step == total)
         if evaluates:
-            evaluate(position)
+            evaluation(position)
         if saves:
-            save(position)
+            saving(position)
         if saves or evaluates:
             meter.restart()
         if ends:
@@ -96,7 +99,3 @@ def _check(position: Position, line: Line, guard: Guard, dump: Callable[[Positio
     except Diverged:
         dump(position)
         raise
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0

@@ -46,7 +46,7 @@ class Meter:
             "perf/tokens_per_s": speed,
             "perf/steps_per_s": totals["steps"] / seconds,
             "perf/mfu": None if peak is None else speed * self._yardstick.flops_per_token / peak,
-            "perf/memory_gib": _memory_gib(),
+            "perf/memory_gib": peak_memory_gib(),
         }
         return line, totals["tokens"]
 
@@ -55,7 +55,7 @@ class Meter:
         self._since = time.monotonic()
 
 
-def _memory_gib() -> float:
+def peak_memory_gib() -> float:
     """Peak memory: the GPU's where one is used, else this process's."""
     if torch.cuda.is_available() and torch.cuda.max_memory_reserved():
         return torch.cuda.max_memory_reserved() / 2**30

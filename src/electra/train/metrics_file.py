@@ -63,14 +63,18 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a metrics file, each with a kind and a step; a line that a crash or damage spoiled is left out."""
     if not path.exists():
         return []
-    lines = []
     # Bytes: a line may end inside a character, and text holds other breaks.
-    for raw in read_bytes(path, most=MAX_BYTES).split(b"\n"):
-        with contextlib.suppress(DataError):
-            line = parse_json(raw, where=path)
-            if isinstance(line, dict) and _is_ours(line):
-                lines.append(line)
-    return lines
+    parsed = [parse_line(raw, where=path) for raw in read_bytes(path, most=MAX_BYTES).split(b"\n")]
+    return [line for line in parsed if line is not None]
+
+
+def parse_line(raw: bytes, *, where: Path) -> dict[str, Any] | None:
+    """The object of one line of a metrics file; None where the writer could not have written it."""
+    with contextlib.suppress(DataError):
+        line = parse_json(raw, where=where)
+        if isinstance(line, dict) and _is_ours(line):
+            return line
+    return None
 
 
 def _is_ours(line: dict[str, Any]) -> bool:

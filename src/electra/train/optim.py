@@ -11,6 +11,7 @@ from torch import Tensor
 from electra.config.schema import GeneratorConfig, OptimConfig
 from electra.ops import GradNorm, Ops, ParameterGroup
 from electra.train.muon import Muon, is_layer_matrix
+from electra.train.schedule import newest_share
 from electra.train.state import Master
 
 
@@ -33,7 +34,7 @@ class Update:
     """Clips the gradient and moves the weights, all on the device; a non-finite gradient changes nothing.
 
     `apart` are stretches of the buffers whose gradient is clipped by a norm of its own, to the given largest one.
-    `then` moves what AdamW leaves alone, after each step of it.
+    `then` moves what AdamW leaves alone, after each step of it. `ema` is the decay of the master's average of weights.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Update:
         ops: Ops,
         apart: tuple[Sequence[slice], float] = ((), 0.0),
         then: Callable[[Tensor], Callable[[GradNorm], None]] = lambda lr: lambda norm: None,
+        ema: float = 0.0,
     ) -> None:
         self._master, self._clip, self._ops = master, optim.clip, ops
         self._apart, self._apart_clip = list(apart[0]), apart[1]
@@ -67,21 +69,27 @@ class Update:
             copied=master.copied,
         )
         self._then = then(self.lr)
+        self._ema, self._newest = ema, torch.ones((), device=master.weights.device)
+
+    def place(self, step: int) -> None:
+        """Say how many steps there were before the next one."""
+        if self._master.ema is not None:
+            self._newest.fill_(newest_share(step, decay=self._ema))
 
     def __call__(self) -> GradNorm:
         """The gradient norm before clipping, and whether the step was skipped."""
-        norm = self._clip_apart() if self._apart else self._ops.grad_norm(self._master.gradient, clip=self._clip)
+        norm = self._clip_apart() if self._apart else self._ops.grad_norm(self._master.norm_terms(), clip=self._clip)
         self._adamw(norm)
         self._then(norm)
+        self._master.publish()
+        if self._master.ema is not None:
+            self._master.ema.lerp_(self._master.weights, self._newest)
         return norm
 
     def _clip_apart(self) -> GradNorm:
         """The norm of everything else; the gradient apart is brought to where dividing by that clips it as well."""
         gradient = self._master.gradient
-        norm, own = (
-            torch.stack(torch._foreach_norm([gradient[part] for part in parts])).norm()
-            for parts in (self._rest, self._apart)
-        )
+        norm, own = (self._master.norm_terms(parts).norm() for parts in (self._rest, self._apart))
         finite = norm.isfinite() & own.isfinite()
         divisor = (norm / self._clip).clamp(min=1.0)
         factor = divisor / (own / self._apart_clip).clamp(min=1.0)
@@ -103,13 +111,14 @@ def make_update(master: Master, optim: OptimConfig, generator: GeneratorConfig, 
     """The update of a pre-training run, over a master made with its `scales`."""
     apart = master.parts(_generates) if generator.clip else []
     if optim.matrices == "adamw":
-        return Update(master, optim, ops=ops, apart=(apart, generator.clip))
+        return Update(master, optim, ops=ops, apart=(apart, generator.clip), ema=optim.ema)
     settings = {"beta1": optim.beta1, "weight_decay": optim.weight_decay}
     return Update(
         master,
         optim,
         ops=ops,
         apart=(apart, generator.clip),
+        ema=optim.ema,
         then=lambda lr: Muon(master, lr=lr, scale=lambda name: _share(name, generator), **settings),
     )
 

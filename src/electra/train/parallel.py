@@ -55,8 +55,21 @@ class World:
             torch.distributed.broadcast(number, 0)
         return None if number.item() < 0 else int(number.item())
 
-    def by_leader(self, act: Callable[[], int | None]) -> int | None:
-        """What `act` returns on the leading process, the only one to run it; its failure is one on every process."""
+    def send(self, tensor: Tensor) -> None:
+        """Hand a tensor to the leading process."""
+        with self._others():
+            torch.distributed.send(tensor.contiguous(), 0)
+
+    def receive(self, tensor: Tensor, rank: int) -> None:
+        """Fill a tensor of the leading process with what another one sends."""
+        with self._others():
+            torch.distributed.recv(tensor, rank)
+
+    def by_leader(self, act: Callable[[], int | None], *, others: Callable[[], object] = lambda: None) -> int | None:
+        """What `act` returns on the leading process, the only one to run it; its failure is one on every process.
+
+        The other processes do their part meanwhile.
+        """
         if self.size == 1:
             return act()
         value, failure = None, None
@@ -65,6 +78,8 @@ class World:
                 value = act()
             except ElectraError as error:
                 failure = error
+        else:
+            others()
         code = self.lead(failure.exit_code if failure else 0)
         if failure is not None:
             raise failure
@@ -75,6 +90,18 @@ class World:
         return self.lead(value)
 
     @contextmanager
+    def named_when_lost(self) -> Iterator[None]:
+        """Around work that waits for other processes inside: where it fails and one is gone, the error names that."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            if lost := self._lost():
+                raise self._lost_error(lost, error) from error
+            raise
+
+    @contextmanager
     def _others(self) -> Iterator[None]:
         """Say in one line which process is gone; the launcher says why."""
         try:
@@ -82,10 +109,15 @@ class World:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            reason = str(error).partition("\n")[0]
-            lost = self.heartbeat.lost() if self.heartbeat is not None else []
-            named = f"process {', '.join(map(str, lost))}" if lost else "another one"
-            raise ElectraError(f"process {self.rank} lost {named}: {reason}") from error
+            raise self._lost_error(self._lost(), error) from error
+
+    def _lost(self) -> list[int]:
+        return self.heartbeat.lost() if self.heartbeat is not None else []
+
+    def _lost_error(self, lost: list[int], error: RuntimeError) -> ElectraError:
+        named = f"process {', '.join(map(str, lost))}" if lost else "another one"
+        reason = str(error).partition("\n")[0]
+        return ElectraError(f"process {self.rank} lost {named}: {reason}")
 
     def _number(self, value: float) -> Tensor:
         device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
@@ -98,13 +130,22 @@ class World:
             torch.distributed.destroy_process_group()
 
 
+def process_count() -> int:
+    """The processes that torchrun started, before they have met."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_leader() -> bool:
+    """Whether this process is the one that speaks, before they have met and after they have parted."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 def join(device: torch.device, *, timeout_s: float) -> World:
     """The world that torchrun described in the environment, or a world of one.
 
     A process that does not answer for `timeout_s` counts as lost: every other one ends with an error.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
+    if process_count() == 1:
         return World()
     from torch.distributed.rendezvous import rendezvous
 

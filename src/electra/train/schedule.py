@@ -1,15 +1,13 @@
-"""The learning rate, and a time budget turned into steps."""
+"""The numbers that follow from a step's place in the run, and a time budget turned into steps."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from electra.config.schema import OptimConfig, TrainConfig
-
-Timed = TypeVar("Timed")
+from electra.config.schema import DataConfig, OptimConfig, TrainConfig
+from electra.train.interlude import Interlude
 
 MEASURE_SHARE = 0.01  # of a time budget, spent before it is first turned into steps
 CORRECT_SHARE = 0.0025  # of a time budget, between two estimates
@@ -29,18 +27,26 @@ def learning_rate(step: int, *, optim: OptimConfig, total: int | None) -> float:
     return optim.lr * warm * left
 
 
-@dataclass(slots=True)
-class _Interlude:
-    """Something that steps wait for, every so many of them and after the last one."""
+def progress(step: int, *, total: int | None) -> float:
+    """The share of the run that is done after `step` steps; 0 while a time budget has not become steps yet."""
+    return min(1.0, step / total) if total else 0.0
 
-    every: int
-    """0: only after the last."""
-    last_s: float = 0.0
 
-    def seconds(self, step: int, more: int) -> float:
-        """What it takes of a run that does so many steps more, after step `step` itself and after later ones."""
-        before_the_end = (step + more - 1) // self.every - (step - 1) // self.every if self.every else 0
-        return self.last_s * (before_the_end + 1)
+def takes_short(step: int, *, data: DataConfig, train: TrainConfig, elapsed_s: float) -> bool:
+    """Whether the step after `step` steps takes sequences of `data.length_start`, by steps or by a time budget."""
+    if not data.length_start:
+        return False
+    if train.max_minutes:
+        return elapsed_s < data.length_share * train.max_minutes * 60
+    return step < round(data.length_share * train.steps)
+
+
+def newest_share(step: int, *, decay: float) -> float:
+    """The weight of the newest weights in their running average, after `step` steps before this one.
+
+    Until the average is as long as `decay` makes it, it is the mean of the weights after every step.
+    """
+    return max(1.0 - decay, 1.0 / (step + 1))
 
 
 class TimeBudget:
@@ -50,28 +56,22 @@ class TimeBudget:
     evaluation and its save end with the budget.
     """
 
-    def __init__(self, train: TrainConfig, *, elapsed: Callable[[], float]) -> None:
-        """`elapsed` gives the seconds of the run so far."""
+    def __init__(
+        self, train: TrainConfig, *, elapsed: Callable[[], float], interludes: Sequence[Interlude[Any]] = ()
+    ) -> None:
+        """`elapsed` gives the seconds of the run so far; the budget sets aside what `interludes` will take of it."""
         self._limit, self._budget_s = train.steps, train.max_minutes * 60
         self._elapsed = elapsed
         self._asked = 0
         self._from: tuple[int, float] | None = None  # since when speed is measured, interludes apart
         self._next_s = 0.0  # when the next estimate is due
-        self._interludes: list[_Interlude] = []
-        self._apart_s = 0.0  # what interludes have taken
+        self._interludes = interludes
+        self._shape: Sequence[int] = ()
 
-    def timed(self, act: Callable[[Timed], None], *, every: int) -> Callable[[Timed], None]:
-        """`act`, timed: the budget sets aside what it takes every so many steps and after the last one."""
-        interlude = _Interlude(every)
-        self._interludes.append(interlude)
-
-        def acting(argument: Timed) -> None:
-            began = self._elapsed()
-            act(argument)
-            interlude.last_s = self._elapsed() - began
-            self._apart_s += interlude.last_s
-
-        return acting
+    def follow(self, shape: Sequence[int]) -> None:
+        """Say the shape of the next step's rows: speed is measured anew where it is another one."""
+        if shape != self._shape:
+            self._shape, self._from, self._asked = shape, None, 0
 
     def due(self, step: int) -> bool:
         """Whether, `step` steps being done, it is time to ask for the `total`."""
@@ -87,15 +87,18 @@ class TimeBudget:
         if step >= self._limit or now >= self._budget_s:
             return step
         if self._from is None:
-            self._from = (step, now - self._apart_s)
+            self._from = (step, now - self._apart_s())
             self._next_s = now + MEASURE_SHARE * self._budget_s
             return known
         self._next_s = now + CORRECT_SHARE * self._budget_s
-        step_s = max(1e-9, now - self._apart_s - self._from[1]) / (step - self._from[0])
+        step_s = max(1e-9, now - self._apart_s() - self._from[1]) / (step - self._from[0])
         left_s = self._budget_s * (1 - END_SHARE) - now
 
         def seconds(more: int) -> float:
-            return more * step_s + sum(one.seconds(step, more) for one in self._interludes)
+            return more * step_s + sum(one.future_s(step, more, step_s=step_s) for one in self._interludes)
 
         most = max(0, min(self._limit - step, int(left_s / step_s)))
         return step + bisect_right(range(1, most + 1), left_s, key=seconds)
+
+    def _apart_s(self) -> float:
+        return sum(one.took_s for one in self._interludes)

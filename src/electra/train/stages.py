@@ -124,12 +124,14 @@ class StageWeights:
         compute: torch.dtype,
         device: torch.device,
         scale: Callable[[str], float] = lambda name: 1.0,
+        ema: bool = False,
+        make_master: Callable[..., Master] = Master,
     ) -> None:
         parts = dict(model.named_children())
         fixed = {name: part for name, part in parts.items() if not stage.trains(name)}
         learning = {name: part for name, part in parts.items() if stage.trains(name)}
         self._fixed = Weights(nn.ModuleDict(fixed), compute=compute, device=device) if fixed else None
-        self.master = Master(nn.ModuleDict(learning), compute=compute, device=device, scale=scale)
+        self.master = make_master(nn.ModuleDict(learning), compute=compute, device=device, scale=scale, ema=ema)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Named views of everything that a checkpoint holds: all weights, and the averages of what learns."""

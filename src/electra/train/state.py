@@ -7,14 +7,18 @@ however many layers there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from electra.model.layers import FullLinear
+from electra.train.parallel import World
 
+Returned = TypeVar("Returned")
 WHOLE = 16
 """Buffers are filled up to a multiple of this, with zeros that stay: kernels read and write so many at once."""
 TABLE, MATRIX, BIAS, VECTOR = range(4)  # order in the buffers: decayed first, compute-precision ones in the middle
@@ -44,11 +48,12 @@ class Weights:
         device: torch.device,
         scale: Callable[[str], float] = lambda name: 1.0,
     ) -> None:
-        kinds = _kinds(model)
+        kinds = parameter_kinds(model)
         named = sorted(model.named_parameters(), key=lambda item: (kinds[item[0]], scale(item[0])))
         self.names = [name for name, _ in named]
         self._parameters = [parameter for _, parameter in named]
-        self._sizes = [parameter.numel() for parameter in self._parameters]
+        self._shapes = [self._own(parameter).shape for parameter in self._parameters]
+        self._sizes = [shape.numel() for shape in self._shapes]
         ends = [
             sum(size for size, name in zip(self._sizes, self.names, strict=True) if kinds[name] <= kind)
             for kind in (TABLE, MATRIX, BIAS, VECTOR)
@@ -57,16 +62,16 @@ class Weights:
         sizes = [*self._sizes[:-1], self._sizes[-1] + spare]
         self.groups = _groups([(kinds[name] <= MATRIX, scale(name)) for name in self.names], sizes)
         self.copied = slice(ends[TABLE], ends[BIAS] + -ends[BIAS] % WHOLE)
-        flat = [p.detach().to(device, torch.float32).flatten() for p in self._parameters]
+        flat = [self._own(p.detach()).to(device, torch.float32).flatten() for p in self._parameters]
         self.weights = torch.cat([*flat, torch.zeros(spare, device=device)])
         self.copy = None if compute == torch.float32 else self.weights[self.copied].to(compute)
         self.release()
         if self.copy is not None:
-            middle = [p for p, name in zip(self._parameters, self.names, strict=True) if kinds[name] in (MATRIX, BIAS)]
-            sizes = [p.numel() for p in middle]
+            middle = [number for number, name in enumerate(self.names) if kinds[name] in (MATRIX, BIAS)]
+            sizes = [self._sizes[number] for number in middle]
             parts = self.copy[: sum(sizes)].split(sizes)
-            for parameter, part in zip(middle, parts, strict=True):
-                parameter.data = part.view(parameter.shape)
+            for number, part in zip(middle, parts, strict=True):
+                self._point(self._parameters[number], part.view(self._shapes[number]))
         model.to(device)
 
     def refresh(self) -> None:
@@ -77,7 +82,7 @@ class Weights:
     def release(self) -> None:
         """Give every parameter of the model its fp32 values."""
         for parameter, view in zip(self._parameters, self._views(self.weights), strict=True):
-            parameter.data = view
+            self._point(parameter, view)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Named views of everything that a checkpoint holds."""
@@ -95,16 +100,27 @@ class Weights:
             start = end
         return parts
 
+    def _own(self, tensor: Tensor) -> Tensor:
+        """What this process keeps of a parameter or of its gradient: all of it."""
+        return tensor
+
+    def _point(self, parameter: Tensor, view: Tensor) -> None:
+        """Give a parameter the values of a view, now and whenever they change."""
+        parameter.data = view
+
     def _named(self, flat: Tensor) -> dict[str, Tensor]:
         return dict(zip(self.names, self._views(flat), strict=True))
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         parts = flat[: sum(self._sizes)].split(self._sizes)
-        return [part.view(p.shape) for part, p in zip(parts, self._parameters, strict=True)]
+        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
 
 class Master(Weights):
-    """Weights that are trained: with a gradient and Adam's averages, flat like them."""
+    """Weights that are trained: with a gradient and Adam's averages, flat like them.
+
+    With `ema`, a running average of the weights too, which starts as they are.
+    """
 
     def __init__(
         self,
@@ -113,11 +129,33 @@ class Master(Weights):
         compute: torch.dtype,
         device: torch.device,
         scale: Callable[[str], float] = lambda name: 1.0,
+        ema: bool = False,
     ) -> None:
         super().__init__(model, compute=compute, device=device, scale=scale)
         self.gradient = torch.zeros_like(self.weights)
         self.average = torch.zeros_like(self.weights)
         self.square = torch.zeros_like(self.weights)
+        self.ema = self.weights.clone() if ema else None
+
+    @property
+    def buffers(self) -> tuple[Tensor, ...]:
+        """Everything that a step changes, the gradient apart."""
+        return self.weights, self.average, self.square, *(() if self.ema is None else (self.ema,))
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """A while in which the model computes with the average of its weights, where it has one."""
+        if self.ema is None:
+            yield
+            return
+        last = self.weights.clone()
+        self.weights.copy_(self.ema)
+        self.refresh()
+        try:
+            yield
+        finally:
+            self.weights.copy_(last)
+            self.refresh()
 
     def collect(self, *, first: bool) -> None:
         """Move the parameters' gradients into the flat one: the first micro-batch's replace it, others add to it."""
@@ -137,12 +175,38 @@ class Master(Weights):
         taken = []
         for parameter in self._parameters:
             assert parameter.grad is not None, "a parameter took no part in the loss"
-            taken.append(parameter.grad)
+            taken.append(self._own(parameter.grad))
             parameter.grad = None
         return taken
 
+    def run(self, act: Callable[..., Returned], *arguments: Any, **settings: Any) -> Returned:
+        """What `act` returns, which computes with the model."""
+        return act(*arguments, **settings)
+
+    def publish(self) -> None:
+        """Give the model the weights after an update: here its parameters are views of them."""
+
+    def reduce(self, world: World) -> None:
+        """Sum the gradient over all processes."""
+        world.sum_(self.gradient)
+
+    def norm_terms(self, parts: Sequence[slice] = ()) -> Tensor:
+        """Numbers with the norm of the gradient, or of parts of it."""
+        if not parts:
+            return self.gradient
+        return torch.stack(torch._foreach_norm([self.gradient[part] for part in parts]))
+
+    @contextmanager
+    def gathering(self) -> Iterator[None]:
+        """Where the leading process reads `tensors()` while the others `serve` it: here it has them all."""
+        yield
+
+    def serve(self) -> None:
+        """Send the leading process what it asks for, until it has left `gathering`."""
+
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        return super().tensors() | {"average": self._named(self.average), "square": self._named(self.square)}
+        flat = {"average": self.average, "square": self.square} | ({} if self.ema is None else {"ema": self.ema})
+        return super().tensors() | {group: self._named(buffer) for group, buffer in flat.items()}
 
     def load(self, tensors: dict[str, dict[str, Tensor]]) -> None:
         """Take the values of `tensors()` from another run of the same model."""
@@ -179,7 +243,8 @@ def _follows(one: Tensor, other: Tensor) -> bool:
     return same and whole and one.storage_offset() + one.numel() == other.storage_offset()
 
 
-def _kinds(model: nn.Module) -> dict[str, int]:
+def parameter_kinds(model: nn.Module) -> dict[str, int]:
+    """The kind of each parameter, by name: where it lies in the buffers, and in which precision it computes."""
     kinds = {}
     for path, module in model.named_modules():
         for name, _ in module.named_parameters(recurse=False):

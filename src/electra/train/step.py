@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from electra.batches.loader import EXTRA_COLUMNS
 from electra.batches.masking import MaskedPositions
 from electra.batches.sequences import Sequences, unpack
 from electra.objective.base import Objective, Outcome
@@ -17,6 +18,7 @@ from electra.ops import Ops
 from electra.train.capture import Captured
 from electra.train.optim import Update
 from electra.train.parallel import World
+from electra.train.schedule import progress
 from electra.train.state import Master
 
 
@@ -36,12 +38,18 @@ class Stepper:
         compiled: bool,
         captured: bool,
         separator: int | None,
+        progress: Tensor | None = None,
+        length: int = 0,
     ) -> None:
-        """`separator` is what `electra.batches.layout.separator_of` gives for the rows of the steps."""
+        """`micro_batch` counts sequences of this `length`; of shorter ones it is as many tokens.
+
+        `progress` is filled before each step with the share of the run that is done, for objectives that follow it.
+        `separator` is what `electra.batches.layout.separator_of` gives for the rows of the steps.
+        """
         self._model, self._master, self._update, self.objective = model, master, update, objective
         self._ops, self._world, self._micro, self._separator = ops, world, micro_batch, separator
         device = master.weights.device
-        self._capture = captured
+        self._capture, self._progress = captured, progress
         self._prepare: Callable[[Tensor], tuple[Sequences, MaskedPositions, Tensor]] = self._prepare_batch
         self._loss: Callable[[Sequences, MaskedPositions, Tensor], Outcome] = self._loss_part
         if compiled:
@@ -49,17 +57,27 @@ class Stepper:
             self._loss = torch.compile(self._loss_part, dynamic=False)
         self._totals = torch.zeros(len(objective.stats) + 2, dtype=torch.float64, device=device)
         self._norm = torch.zeros((), device=device)
+        self._length, self._captured_shape = length, torch.Size()
         self._captured: Captured | None = None
+
+    def place(self, step: int, *, total: int | None) -> None:
+        """Say which step of how many comes next."""
+        if self._progress is not None:
+            self._progress.fill_(progress(step, total=total))
+        self._update.place(step)
 
     def __call__(self, rows: Tensor, lr: float) -> None:
         """Do one step on this process's rows of a batch."""
         self._update.lr.fill_(lr)
         if not self._capture:
-            self._step(rows)
+            with self._world.named_when_lost():
+                self._step(rows)
             return
-        if self._captured is None:
+        if self._captured is None or rows.shape != self._captured_shape:
+            self.wait()  # the memory of a graph for other rows is given back first
+            self._captured, self._captured_shape = None, rows.shape
             master = self._master
-            changed = (master.weights, master.average, master.square, self._totals, self._norm)
+            changed = (*master.buffers, self._totals, self._norm)
             self._captured = Captured(self._step, (rows,), changed=changed)
             master.refresh()
         self._captured(rows)
@@ -79,14 +97,16 @@ class Stepper:
         batch, masked, counts = self._prepare(rows)
         self._world.sum_(counts)
         sums: Tensor | None = None
-        for start in range(0, len(rows), self._micro):
-            part = slice(start, start + self._micro)
+        length = rows.shape[1] - EXTRA_COLUMNS
+        micro = self._micro * max(length, self._length) // length
+        for start in range(0, len(rows), micro):
+            part = slice(start, start + micro)
             outcome = self._loss(batch.part(part), MaskedPositions(*(x[part] for x in masked)), counts)
             outcome.loss.backward()
             self._master.collect(first=start == 0)
             sums = outcome.sums if sums is None else sums + outcome.sums
         assert sums is not None
-        self._world.sum_(self._master.gradient)
+        self._master.reduce(self._world)
         norm = self._update()
         sums = self._world.sum_(sums)
         self._ops.add_totals(self._totals, self._norm, sums, norm=norm.norm, skipped=norm.skipped)
@@ -97,4 +117,4 @@ class Stepper:
         return batch, masked, self.objective.counts(batch, masked)
 
     def _loss_part(self, batch: Sequences, masked: MaskedPositions, counts: Tensor) -> Outcome:
-        return self.objective.loss(self._model, batch, masked, counts)
+        return self._master.run(self.objective.loss, self._model, batch, masked, counts)

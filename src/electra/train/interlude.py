@@ -1,0 +1,65 @@
+"""What the steps of a run wait for now and then: an evaluation, a save."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from electra.train.parallel import World
+
+Argument = TypeVar("Argument")
+
+COST_SHARE = 0.01  # of the run's time, that an interlude by time takes at most
+
+
+class Interval(Protocol):
+    """How often: the keys of `evaluate` and of `checkpoint`."""
+
+    @property
+    def every(self) -> int: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+
+class Interlude(Generic[Argument]):
+    """An act between steps that knows when it is due and what it takes.
+
+    It is due every `every` steps; 0 means only after the last one. With `seconds` it also waits that long, and longer
+    where it is expensive: it takes at most `COST_SHARE` of the time.
+    """
+
+    def __init__(self, act: Callable[[Argument], None], interval: Interval, *, elapsed: Callable[[], float]) -> None:
+        """`elapsed` gives the seconds of the run so far."""
+        self._act, self._every, self._seconds = act, interval.every, interval.seconds
+        self._elapsed = elapsed
+        self._ended_s = elapsed()
+        self._last_s = 0.0
+        self.took_s = 0.0
+        """All that it has taken."""
+
+    def __call__(self, argument: Argument) -> None:
+        began = self._elapsed()
+        self._act(argument)
+        self._ended_s = self._elapsed()
+        self._last_s = self._ended_s - began
+        self.took_s += self._last_s
+
+    def due(self, step: int, world: World) -> bool:
+        """Whether it is due after step `step`, on all processes alike."""
+        if not self._every or step % self._every:
+            return False
+        return not self._seconds or world.any(self._elapsed() - self._ended_s >= self._wait_s)
+
+    def future_s(self, step: int, more: int, *, step_s: float) -> float:
+        """What it will take in a run that does so many steps more: after step `step` itself, later, and at the end."""
+        every = self._every
+        if every and self._seconds:
+            every *= max(1, math.ceil(self._wait_s / (every * step_s)))
+        before_the_end = (step + more - 1) // every - (step - 1) // every if every else 0
+        return self._last_s * (before_the_end + 1)
+
+    @property
+    def _wait_s(self) -> float:
+        return max(self._seconds, self._last_s / COST_SHARE)
