@@ -63,7 +63,9 @@ def test_own_data_from_folder_to_table(model: Path, tables: Path, tmp_path: Path
     lines = result.stdout.splitlines()
     assert lines[0].split() == ["task", "metric", "seeds", "0", "1", "median", "mean", "std", "range"]
     assert lines[1].startswith("classify  accuracy") and "macro_f1" in lines[2]
-    assert lines[-1].startswith(f"done: {out}  (next: electra predict --model {out}")
+    following = lines[lines.index(f"done: {out}") + 1 :]
+    assert following[0] == f"next: electra predict --model {out} --input {tables / 'dev.csv'}"
+    assert following[-1] == f"next: electra export {out} --out {out}-hf"
     assert "classify, seed 1: accuracy" in result.stderr and "fine-tuning classify: done: 4 step" in result.stderr
     entry = results(out)["classify"]
     assert [run["seed"] for run in entry["seeds"]] == [0, 1] and entry["model"] == "run"  # type: ignore[union-attr]
@@ -103,10 +105,27 @@ def test_words_and_questions(model: Path, tmp_path: Path) -> None:
         task_files.conll(tmp_path / "words" / f"{split}.conll", rows)
         task_files.squad(tmp_path / "asked" / f"{split}.json", 8, seed=split)
     done("finetune", "tag", "--model", model, "--data", tmp_path / "words", "--out", tmp_path / "tags", *FAST)
-    assert load_finetuned(tmp_path / "tags").about.labels == ("O", "B-WHO", "I-WHO", "E-WHO", "S-WHO")
+    assert load_finetuned(tmp_path / "tags").about.labels == ("O", "B-WHO", "I-WHO"), "as in the file"
     asked = ("--data", tmp_path / "asked", "--out", tmp_path / "answers")
     done("finetune", "questions", "--model", model, *asked, *FAST, "beam=3")
     assert results(tmp_path / "answers")["questions"]["metrics"] == ["exact", "f1"]
+    exported = done("export", tmp_path / "answers", "--out", tmp_path / "hf")
+    assert "ElectraForQuestionAnswering" in exported.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "head", "threshold"),
+    [((), "plain", 0.0), (("span_head=joint",), "joint", -2.75), (("null_threshold=1.5",), "plain", 1.5)],
+)
+def test_the_no_answer_threshold_follows_the_head(
+    model: Path, tmp_path: Path, settings: tuple[str, ...], head: str, threshold: float
+) -> None:
+    for split in ("train", "dev"):
+        task_files.squad(tmp_path / "asked" / f"{split}.json", 4, seed=split)
+    asked = ("--data", tmp_path / "asked", "--out", tmp_path / "answers")
+    done("finetune", "questions", "--model", model, *asked, *FAST, *settings)
+    config = results(tmp_path / "answers")["questions"]["config"]
+    assert (config["span_head"], config["null_threshold"]) == (head, threshold)  # type: ignore[index]
 
 
 def test_glue(model: Path, data: Path, tmp_path: Path) -> None:
@@ -159,10 +178,14 @@ MISTAKES = [
     (("finetune", "clasify", "--data", "{tables}"), 2, "task: unknown task 'clasify'; known are cola"),
     (("finetune", "clasify", "--data", "{tables}"), 2, "did you mean 'classify'?"),
     (("finetune", "classify"), 2, "--data: is missing"),
-    (("finetune", "classify", "--train", "{tables}/train.csv"), 2, "--train and --dev: go together"),
+    (("finetune", "classify", "--dev", "{tables}/dev.csv"), 2, "--train and --dev: --dev alone leaves nothing"),
     (("finetune", "rte", "--train", "a", "--dev", "b"), 2, "GLUE tasks are read from --data"),
-    (("finetune", "classify", "--data", "{tmp}/none"), 2, "none is not a folder"),
-    (("finetune", "classify", "--data", "{tmp}"), 4, "has no train file (name it train.csv, train.tsv, train.jsonl)"),
+    (("finetune", "classify", "--data", "{tmp}/none"), 2, "none is not there"),
+    (
+        ("finetune", "classify", "--data", "{tmp}"),
+        4,
+        "has no train file (name it train.csv, train.tsv, train.jsonl, train.parquet)",
+    ),
     (("finetune", "squad", "--data", "{tables}"), 4, "has no train file (name it train-v1.1.json, train.json)"),
     (("finetune", "rte", "--data", "{tables}"), 4, "RTE has no train file"),
     (("finetune", "rte", "--data", "{tmp}/none"), 4, "RTE has no train file"),
@@ -177,7 +200,7 @@ MISTAKES = [
     (("finetune", "classify", "--data", "{tables}", "lrr=1"), 2, "did you mean 'lr'?"),
     (("finetune", "classify", "--data", "{tables}", "lr=fast"), 2, "lr"),
     (("finetune", "classify", "--data", "{tables}", "epochs=0"), 2, "epochs: 0.0 is too small"),
-    (("finetune", "classify", "--data", "{tables}", "select=best"), 2, "select: best has nothing to choose from"),
+    (("finetune", "classify", "--data", "{tables}", "eval_every=0", "select=best"), 2, "select: best has nothing"),
     (("finetune", "classify", "--data", "{tables}", "--seeds", "0"), 2, "--seeds"),
     (("finetune", "classify", "--data", "{tables}", "--config", "{tmp}/no.toml"), 2, "no.toml"),
     (("glue", "--data", "{tmp}/none"), 4, "none: no such folder"),

@@ -63,6 +63,13 @@ def alike(said: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
                 assert one[key] == value
 
 
+def of_table(wanted: list[dict[str, Any]], answer: str, columns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The predictions as a table shows them: behind its own columns, their answer called `prediction`."""
+    added = [{"prediction" if key == answer else key: value for key, value in one.items()} for one in wanted]
+    kept = [{key: value for key, value in one.items() if key not in ("id", "words")} for one in added]
+    return [own | one for own, one in zip(columns, kept, strict=True)]
+
+
 def test_lines_of_text(tmp_path: Path) -> None:
     model = loaded(tmp_path / "m", "classify")
     (tmp_path / "in.txt").write_text("\n".join(LINES) + "\n")
@@ -95,7 +102,9 @@ def test_columns(tmp_path: Path) -> None:
     (tmp_path / "in.tsv").write_text('n\ta\tb\n0\tthe dog\ta "fine" cat\n1\twe, saw\tmoney\n')
     for kind in ("jsonl", "csv", "tsv"):
         options = ("--text", "a", "--pair", "b", "--id", "n")
-        alike(rows(run("--model", tmp_path / "m", "--input", tmp_path / f"in.{kind}", *options)), wanted)
+        columns = [{"n": n if kind == "jsonl" else str(n), "a": a, "b": b} for n, (a, b) in enumerate(pairs)]
+        said = rows(run("--model", tmp_path / "m", "--input", tmp_path / f"in.{kind}", *options))
+        alike(said, of_table(wanted, "labels", columns))
     alike(rows(run("--model", tmp_path / "m", "--input", "-", given="\n".join("\t".join(p) for p in pairs))), wanted)
 
 
@@ -105,8 +114,11 @@ def test_words_to_tag(tmp_path: Path) -> None:
     (tmp_path / "in.conll").write_text("the DT O\ndog NN B-X\nsat VB O\n\na DT O\nzoo NN O\n")
     (tmp_path / "in.txt").write_text("the dog  sat\na zoo\n")
     (tmp_path / "in.csv").write_text("text\nthe dog sat\na zoo\n")
-    for name in ("in.conll", "in.txt", "in.csv"):
+    for name in ("in.conll", "in.txt"):
         alike(rows(run("--model", tmp_path / "m", "--input", tmp_path / name)), wanted)
+    columns = [{"text": "the dog sat"}, {"text": "a zoo"}]
+    said = rows(run("--model", tmp_path / "m", "--input", tmp_path / "in.csv"))
+    alike(said, of_table(wanted, "tags", columns))
     alike(rows(run("--model", tmp_path / "m", "--input", "-", given="the dog sat\na zoo\n")), wanted)
 
 
@@ -121,7 +133,7 @@ def test_questions(tmp_path: Path) -> None:
     assert all(one["answer"] == context[one["start"] : one["end"]] for one in said)
     asked = [{"question": "the chef?", "context": context}, {"question": "a dog?", "context": context}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
-    alike(rows(run("--model", tmp_path / "m", "--input", tmp_path / "in.jsonl")), wanted)
+    alike(rows(run("--model", tmp_path / "m", "--input", tmp_path / "in.jsonl")), of_table(wanted, "answer", asked))
     alike(
         rows(run("--model", tmp_path / "m", "--input", "-", given=f"the chef?\t{context}\na dog?\t{context}\n")), wanted
     )

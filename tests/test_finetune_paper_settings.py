@@ -46,6 +46,10 @@ def test_kinds_that_the_paper_does_not_name() -> None:
     mine = settings("reviews", "small")
     assert (mine.epochs, mine.length) == (3, 128)
     assert mine == settings("reviews", "small", kind="classify") == settings("reviews", "small", kind="regress")
+    assert (settings("faq", "small", kind="span").span_head, settings("squad2", "small").span_head) == (
+        "plain",
+        "joint",
+    )
     assert (settings("faq", "small", kind="span").epochs, settings("faq", "small", kind="span").length) == (2, 512)
     assert (settings("chunk", "small", kind="tag").epochs, settings("chunk", "small", kind="tag").length) == (3, 256)
 

@@ -245,7 +245,7 @@ def test_promise_04_a_seed_killed_on_the_way_ends_bit_for_bit_the_same(
     continued = run(data, out, 0, 1, **LONG)
     assert "seed 0 goes on from step " in capfd.readouterr().err
     assert scores(continued) == scores(run(data, whole, 0, 1, **LONG))
-    assert files(out) == files(whole) and len(files(whole)) == 14
+    assert files(out) == files(whole) and len(files(whole)) == 16
     assert not (out / "unfinished").exists()
 
 

@@ -206,6 +206,35 @@ def test_the_beam_is_brute_force() -> None:
 
 
 @torch.no_grad()
+def test_the_plain_head_is_brute_force() -> None:
+    """Loss, beam and no-answer score of the head that transformers has, from its two columns of logits."""
+    parts, batch = network("span"), pairs(seed=4)
+    tuned = TaskModel(parts.embeddings, parts.encoder, HeadSpec(kind="span", span_head="plain"), ops=host_ops(), seed=2)
+    targets, outputs, hidden = targets_for("span", batch), tuned.predict(batch, beam=3), tuned.hidden(batch)
+    total = 0.0
+    for row in range(ROWS):
+        head = tuned.head.out  # type: ignore[union-attr]
+        inside = [0, *range(int(batch.segments_BL[row].argmax()), int(batch.lengths_B[row]))]
+        starts, ends = (hidden[row] @ head.weight.T + head.bias).T
+        shares = starts[inside].log_softmax(0), ends[inside].log_softmax(0)
+        start, end, _ = targets[row].tolist()
+        total -= float(shares[0][inside.index(start)] + shares[1][inside.index(end)]) / 2
+        for name, share in zip(("start", "end"), shares, strict=True):
+            best = share.argsort(descending=True)[:3]
+            found = outputs[f"{name}_at"][row], outputs[f"{name}s"][row]
+            for at, score in zip(*(found if name == "start" else (found[0][1], found[1][1])), strict=True):
+                if at.item() not in inside:  # a passage shorter than the beam
+                    assert score.item() < -900
+                    continue
+                assert at.item() in [inside[place] for place in best]
+                assert score.item() == pytest.approx(share[inside.index(int(at))].item(), abs=1e-5)
+        spans = [starts[i] + ends[j] for i, j in itertools.combinations_with_replacement(inside[1:], 2)]
+        assert outputs["null"][row].item() == pytest.approx(float(starts[0] + ends[0] - max(spans)), abs=1e-5)
+    loss, count = tuned.loss(batch, targets)
+    assert loss.item() == pytest.approx(total, rel=2e-5) and count.item() == ROWS
+
+
+@torch.no_grad()
 def test_a_beam_beyond_the_length_gives_every_token_once() -> None:
     outputs = network("span").predict(pairs(2), beam=99)
     assert outputs["ends"].shape == (2, LENGTH, LENGTH)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,7 +21,7 @@ from model_folders import MLM, WORDS, make_run
 
 from electra.cli.detect import command
 from electra.errors import CheckpointError, DataError
-from electra.inference.detect import detect, probabilities
+from electra.inference.detect import detect, detect_all, probabilities
 from electra.inference.overlapping_windows import window_starts
 from electra.inference.results import DetectedToken, Detection
 from electra.interop.models import Loaded, load_model
@@ -83,7 +84,7 @@ def test_a_long_text_is_read_in_windows(loaded: Loaded) -> None:
     ids = loaded.tokenizer.encode(" ".join(words))
     capacity = loaded.length - 2
     assert len(ids) == 500 and capacity == 22
-    found = probabilities(loaded, ids)
+    (found,) = probabilities(loaded, [ids])
     # By hand: the first window decides its first tokens, the last one its last, a middle one what stands in its middle.
     cls, sep = loaded.tokenizer.cls_id, loaded.tokenizer.sep_id
 
@@ -94,6 +95,14 @@ def test_a_long_text_is_read_in_windows(loaded: Loaded) -> None:
     assert found[:11] == pytest.approx(window(0)[:11], abs=1e-6)
     assert found[-10:] == pytest.approx(window(500 - capacity)[-10:], abs=1e-6)
     assert found[11 * 9 + 6 : 11 * 9 + 16] == pytest.approx(window(11 * 9)[6:16], abs=1e-6)
+
+
+def test_many_texts_give_what_each_gives_alone(loaded: Loaded) -> None:
+    texts = ["", TEXT, "we saw", "the dog " * 40, "money"]
+    for text, together in zip(texts, detect_all(loaded, texts, batch_size=3), strict=True):
+        alone = detect(loaded, text).tokens
+        assert together.text == text and [v.token for v in together.tokens] == [v.token for v in alone]
+        assert [v.probability for v in together.tokens] == pytest.approx([v.probability for v in alone], abs=1e-6)
 
 
 def test_models_that_cannot_detect_are_named(loaded: Loaded, tmp_path: Path) -> None:
@@ -124,7 +133,13 @@ def test_command_marks_and_json(run: Path) -> None:
     first, second = plain.output.splitlines()
     assert first.startswith("[the|0.") and "[dog|0." in first and second.startswith("[a|0.")
     none = CliRunner().invoke(command, ["--model", str(run), "--threshold", "1", "the dog"])
-    assert none.output == "the dog\n"
+    assert none.stdout == "the dog\n"
+    said = re.fullmatch(
+        r"no token reaches 1; the highest is '(the|dog)' with (0\.\d\d) \(--threshold (.*) marks it\)\n", none.stderr
+    )
+    assert said, none.stderr
+    marked = CliRunner().invoke(command, ["--model", str(run), "--threshold", said[3], "the dog"])
+    assert f"[{said[1]}|{said[2]}]" in marked.stdout and marked.stderr == ""
     both = CliRunner().invoke(command, ["--model", str(run), "--json"], input="the dog\n\nwe saw\r\n")
     rows = [json.loads(line) for line in both.output.splitlines()]
     assert [row["text"] for row in rows] == ["the dog", "", "we saw"]

@@ -14,7 +14,8 @@ from tuned_folders import make_tuned
 from electra.errors import CheckpointError, ConfigError
 from electra.finetune.model_folder import save_finetuned
 from electra.finetune.pretrained import Pretrained, load_pretrained
-from electra.inference.encode import Pooling, encode
+from electra.inference.encode import encode
+from electra.interop.embedding_folder import Pooling
 from electra.interop.transfer import export_model
 
 TEXTS = ["the chef ate the meal", "a dog", "", "we saw money and a zoo"]

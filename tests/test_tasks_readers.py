@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra.errors import ConfigError, DataError
-from electra.tasks.conll import bioes_tags, is_chunked, read_conll, tags_of, to_bioes, to_iob1, to_iob2
+from electra.tasks.conll import (
+    chunk_tags,
+    is_chunked,
+    read_conll,
+    scheme_of,
+    scheme_of_labels,
+    tags_of,
+    to_iob1,
+    to_iob2,
+    to_scheme,
+)
 from electra.tasks.glue_files import find_tasks, has_split, read_glue
 from electra.tasks.glue_tasks import TASKS, glue_task
-from electra.tasks.rows import Example
+from electra.tasks.rows import Example, Sentence
 from electra.tasks.tables import labels_of, read_table
 
 MNLI_HEADER = (
@@ -346,8 +357,9 @@ def test_conll_columns(tmp_path: Path) -> None:
     assert read_conll(path, tag=1)[1].tags == ("NNP", "NNP")
     assert read_conll(path, tag=None)[1].tags is None
     assert tags_of([first, second]) == ("O", "I-MISC", "I-ORG", "I-PER")
-    assert bioes_tags([first, second])[:5] == ("O", "B-MISC", "I-MISC", "E-MISC", "S-MISC")
-    assert len(bioes_tags([first, second])) == 13
+    assert chunk_tags([first, second], "bioes")[:5] == ("O", "B-MISC", "I-MISC", "E-MISC", "S-MISC")
+    assert len(chunk_tags([first, second], "bioes")) == 13
+    assert chunk_tags([first, second], "iob2")[:3] == ("O", "B-MISC", "I-MISC")
     path.write_text("New York\tB-LOC\r\nis\tO\r\n\r\n\u00a0\tO\r\n", encoding="utf-8", newline="")
     assert [one.words for one in read_conll(path)] == [("New York", "is"), ("\u00a0",)]
 
@@ -374,12 +386,19 @@ def test_tag_schemes_by_hand() -> None:
     iob1 = "I-PER I-PER O I-LOC B-LOC I-LOC I-ORG O B-X".split()
     iob2 = "B-PER I-PER O B-LOC B-LOC I-LOC B-ORG O B-X".split()
     bioes = "B-PER E-PER O S-LOC B-LOC E-LOC S-ORG O S-X".split()
-    for tags in (iob1, iob2, bioes):
-        assert to_bioes(tags) == tuple(bioes)
-        assert to_iob2(tags) == tuple(iob2)
-        assert to_iob1(tags) == (*iob1[:-1], "I-X")
-    assert to_bioes(["I-geo-loc", "I-geo-loc"]) == ("B-geo-loc", "E-geo-loc")
-    assert to_bioes([]) == ()
+    bilou = "B-PER L-PER O U-LOC B-LOC L-LOC U-ORG O U-X".split()
+    for tags in (iob1, iob2, bioes, bilou):
+        assert to_scheme(tags, "bioes") == tuple(bioes)
+        assert to_scheme(tags, "bilou") == tuple(bilou)
+        assert to_scheme(tags, "iob2") == to_iob2(tags) == tuple(iob2)
+        assert to_scheme(tags, "iob1") == to_iob1(tags) == (*iob1[:-1], "I-X")
+    assert to_scheme(["I-geo-loc", "I-geo-loc"], "bioes") == ("B-geo-loc", "E-geo-loc")
+    assert to_scheme([], "bioes") == ()
+    for scheme, tags in {"iob1": iob1, "iob2": iob2, "bioes": bioes, "bilou": bilou}.items():
+        tagged = [Sentence(id="0", words=("a",) * len(tags), tags=tuple(tags))]
+        assert scheme_of(tagged) == scheme == scheme_of_labels(chunk_tags(tagged, scheme))  # type: ignore[arg-type]
+    assert scheme_of([Sentence(id="0", words=("a",) * 6, tags=("B-A", "I-A", "O", "I-A", "B-B", "O"))]) == "iob2"
+    assert scheme_of_labels(("DET", "NOUN")) is None
     assert is_chunked(iob1) and not is_chunked(["NN", "O"]) and not is_chunked(["O"]) and not is_chunked([])
 
 
@@ -391,6 +410,6 @@ def test_schemes_convert_into_each_other(runs: list[tuple[str, int]]) -> None:
     gold: list[str] = []
     for kind, size in runs:
         gold += ["O"] * size if kind == "O" else [f"B-{kind}", *[f"I-{kind}"] * (size - 1)]
-    for there in (to_bioes, to_iob1, to_iob2):
+    for there in (partial(to_scheme, scheme="bioes"), partial(to_scheme, scheme="bilou"), to_iob1, to_iob2):
         assert to_iob2(there(gold)) == tuple(gold)
         assert there(there(gold)) == there(gold)

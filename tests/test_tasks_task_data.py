@@ -209,23 +209,23 @@ def test_tables_that_cannot_be(tmp_path: Path) -> None:
 
 
 def test_words_with_tags(tmp_path: Path) -> None:
-    """IOB1 becomes BIOES; sentences longer than the model are put together again."""
+    """Answers are in the scheme of the file; sentences longer than the model are put together again."""
     long = [("chef", "I-WHO"), ("cooked", "O")] * 30
     files = {
         "train": task_files.conll(tmp_path / "train.txt", [[("the", "O"), ("dog", "I-WHO"), ("cat", "I-WHO")]]),
         "dev": task_files.conll(tmp_path / "dev.txt", [long, [("we", "O")]]),
     }
     data = load_tagging("ner", files, tokenizer=TOKENIZER, config=PLAIN)
-    assert data.task.labels == ("O", "B-WHO", "I-WHO", "E-WHO", "S-WHO") and data.task.metric == "f1"
-    assert data.train.targets == [[-1, 0, 1, 3, -1]] and data.rows == {"train": 1, "dev": 2}
+    assert data.task.labels == ("O", "I-WHO", "B-WHO") and data.task.metric == "f1"
+    assert data.train.targets == [[-1, 0, 1, 1, -1]] and data.rows == {"train": 1, "dev": 2}
     part = data.eval_splits["dev"]
     assert len(part.features.ids) > 2, "windows"
-    single, outside = data.task.labels.index("S-WHO"), 0
-    right = [np.eye(5)[[single if VOCAB[token] == "chef" else outside for token in ids]] for ids in part.features.ids]
+    single, outside = data.task.labels.index("I-WHO"), 0
+    right = [np.eye(3)[[single if VOCAB[token] == "chef" else outside for token in ids]] for ids in part.features.ids]
     evaluation = part.evaluate({"scores": right})  # type: ignore[misc]
     assert evaluation.scores == {"accuracy": 100.0, "f1": 100.0, "precision": 100.0, "recall": 100.0}
-    assert part.decode({"scores": right})["0"] == ["S-WHO", "O"] * 30
-    wrong = [np.eye(5)[[outside] * len(ids)] for ids in part.features.ids]
+    assert part.decode({"scores": right})["0"] == ["I-WHO", "O"] * 30
+    wrong = [np.eye(3)[[outside] * len(ids)] for ids in part.features.ids]
     evaluation = part.evaluate({"scores": wrong})  # type: ignore[misc]
     assert evaluation.stuck and evaluation.scores["accuracy"] == pytest.approx(100 * 31 / 61)
 
@@ -314,7 +314,7 @@ def test_question_files_that_cannot_be(tmp_path: Path, capfd: pytest.CaptureFixt
 
 
 def test_the_files_of_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--data: .* is not a folder"):
+    with pytest.raises(ConfigError, match="--data: .* is not there"):
         split_files(tmp_path / "none", suffixes=(".csv",))
     (tmp_path / "train.csv").touch()
     with pytest.raises(DataError, match="has no dev file .name it dev.csv, dev.jsonl, valid.csv, valid.jsonl"):

@@ -37,7 +37,21 @@ def command(model: Path, as_json: bool, threshold: float, texts: tuple[str, ...]
             echo(json_text(asdict(detection)))
         else:
             _show(detection)
+            if note := nothing_flagged(detection, threshold=threshold):
+                echo(note, err=True)
         sys.stdout.flush()
+
+
+def nothing_flagged(detection: Detection, *, threshold: float) -> str:
+    """Where no token is marked: that, and the likeliest one; otherwise an empty string."""
+    if detection.flagged or not detection.tokens:
+        return ""
+    highest = max(detection.tokens, key=lambda token: token.probability)
+    shown = detection.text[highest.start : highest.end] or highest.token
+    return (
+        f"no token reaches {threshold:g}; the highest is {shown!r} with {highest.probability:.2f}"
+        f" (--threshold {int(highest.probability * 100) / 100:g} marks it)"
+    )
 
 
 def _show(detection: Detection) -> None:

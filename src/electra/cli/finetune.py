@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
-from electra.cli.config import FILE, OVERRIDES
-from electra.cli.lines import echo
+from electra.cli.config import FILE
+from electra.cli.lines import echo, next_lines
 
 MODEL = click.option(
     "--model",
     "model",
-    required=True,
     type=click.Path(path_type=Path),
-    help="A run, a checkpoint, an exported or a transformers ELECTRA folder, or a fine-tuned model.",
+    help="A run, a checkpoint, an exported or a transformers ELECTRA folder, a hub name, or a fine-tuned model.",
 )
 SEEDS = click.option(
     "--seeds", default=1, show_default=True, type=click.IntRange(1), help="How many runs, each with a seed of its own."
@@ -28,68 +28,146 @@ TOGETHER = click.option(
 UNTRAINED = click.option("--untrained", is_flag=True, help="Start from fresh weights, to see what pre-training brings.")
 
 
-@click.command("finetune")
+def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Files, and the keys of fine-tuning that begin so, for the shell."""
+    from electra.config.finetune import FinetuneConfig
+    from electra.config.keys import describe
+
+    keys = [CompletionItem(f"{one.key}=", help=one.help) for one in describe(FinetuneConfig)]
+    return [CompletionItem(incomplete, type="file"), *(one for one in keys if one.value.startswith(incomplete))]
+
+
+class WithKeys(click.Command):
+    """A command whose help ends with the keys of fine-tuning."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The keys, each with its default and meaning."""
+        from electra.config.finetune import FinetuneConfig
+        from electra.config.keys import describe, toml_value
+
+        with formatter.section("Keys (KEY=VALUE; these defaults change with the model's size and the task)"):
+            rows = [
+                (f"{one.key}={toml_value(one.default).strip(chr(34))}", one.help) for one in describe(FinetuneConfig)
+            ]
+            formatter.write_dl(rows)
+
+
+@click.command("finetune", cls=WithKeys)
 @click.argument("task")
 @MODEL
-@click.option("--data", type=click.Path(path_type=Path), help="Folder with the task's files.")
-@click.option("--train", "train_file", type=click.Path(path_type=Path), help="Training file, instead of --data.")
-@click.option("--dev", "dev_file", type=click.Path(path_type=Path), help="File to evaluate on, instead of --data.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for models and results.")
-@click.option("--text", default="text", show_default=True, help="Own tables: column of the text.")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder with the task's files, instead of FILE.")
+@click.option("--train", "train_file", type=click.Path(path_type=Path), help="Training file, instead of FILE.")
+@click.option("--dev", "dev_file", type=click.Path(path_type=Path), help="File to evaluate on, beside --train.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for models and results.  [of FILE: FILE-model]")
+@click.option("--text", help="Own tables: column of the text.  [text, or guessed]")
 @click.option("--pair", help="Own tables: column of the second text.")
-@click.option("--label", default="label", show_default=True, help="Own tables: column of the label.")
+@click.option("--label", help="Own tables: column of the label.  [label, or guessed]")
 @click.option("--separator", default=",", show_default=True, help="Own tables: between the labels of one row.")
 @click.option("--name", help="What to call the task in results (default: TASK).")
 @SEEDS
 @TOGETHER
 @UNTRAINED
 @FILE
-@OVERRIDES
+@click.argument("arguments", nargs=-1, metavar="[FILE] [KEY=VALUE]...", shell_complete=_complete)
 def command(
     task: str,
-    model: Path,
+    model: Path | None,
     data: Path | None,
     train_file: Path | None,
     dev_file: Path | None,
-    out: Path,
-    text: str,
+    out: Path | None,
+    text: str | None,
     pair: str | None,
-    label: str,
+    label: str | None,
     separator: str,
     name: str | None,
     seeds: int,
     together: int,
     untrained: bool,
     file: Path | None,
-    overrides: tuple[str, ...],
+    arguments: tuple[str, ...],
 ) -> None:
     """Fine-tune a model on a task and evaluate it; run it again to add missing seeds.
 
-    TASK is a GLUE task (cola sst2 mrpc stsb qqp mnli qnli rte wnli) from the standard GLUE folders, `squad` or
-    `squad2`, or your own data: `classify`, `multilabel` and `regress` from CSV or JSONL, `tag` from CoNLL columns,
-    `questions` from SQuAD JSON. A folder of your own holds files named train and dev.
+    TASK is `classify`, `multilabel` or `regress` for a CSV, TSV, JSONL or Parquet table of your own, `tag` for CoNLL
+    columns, `questions` for SQuAD JSON, a GLUE task (cola sst2 mrpc stsb qqp mnli qnli rte wnli) from the standard GLUE
+    folders, `squad` or `squad2`. Of a single FILE a part is held out to evaluate on; a folder (--data) holds files
+    named train and dev.
 
     Settings are the paper's for the model's size; change them as KEY=VALUE: lr=1e-4, epochs=5, length=256, seed=10.
 
     \b
+    electra finetune classify reviews.csv --text review --label rating --model run
     electra finetune rte --model run --data glue --out rte --seeds 5
-    electra finetune classify --model run --data mine --label opinion --out mine-tuned
     """
     from electra.finetune.results_table import show
     from electra.finetune.task_results import Suite
     from electra.finetune.task_run import Options, finetune_task
-    from electra.tasks.named_tasks import Columns
+    from electra.tasks.columns import Columns
+    from electra.tasks.named_tasks import find_files
 
+    single, settings = split_arguments(arguments)
+    folder = _folder(out, single)
+    if single is not None and data is not None:
+        raise click.UsageError(f"{single} and --data {data} are both given; give one of them")
     result = finetune_task(
         task,
         model=model,
-        out=out,
-        data=data,
+        out=folder,
+        data=single or data,
         train=train_file,
         dev=dev_file,
         columns=Columns(text=text, pair=pair, label=label, separator=separator),
         title=name,
-        options=Options(seeds=seeds, together=together, untrained=untrained, file=file, settings=overrides),
+        options=Options(seeds=seeds, together=together, untrained=untrained, file=file, settings=settings),
     )
     show(Suite(results=(result,)))
-    echo(f"done: {out}  (next: electra predict --model {out} --input FILE, electra export {out} --out DIR)")
+    _show_evaluation(folder)
+    echo(f"done: {folder}")
+    example = single or dev_file or find_files(task, data=data, train=train_file, dev=dev_file).get("dev")
+    for line in next_lines(*_next(folder, example)):
+        echo(line)
+
+
+def split_arguments(arguments: tuple[str, ...]) -> tuple[Path | None, tuple[str, ...]]:
+    """The file among the arguments, if there is one, and the settings."""
+    from electra.errors import ConfigError, DataError
+
+    files = [one for one in arguments if "=" not in one or Path(one).is_file()]
+    if not files:
+        return None, arguments
+    path = Path(files[0])
+    if len(files) > 1:
+        raise ConfigError(files[1], f"{path} is given already", fix="give one file, or --train and --dev")
+    if not path.exists():
+        if not path.suffix and len(path.parts) == 1:
+            raise ConfigError(files[0], "is neither a file nor key=value", fix="for example seed=1")
+        raise DataError(path, "no such file", fix="give a .csv, .tsv, .jsonl or .parquet file")
+    return path, tuple(one for one in arguments if one != files[0])
+
+
+def _show_evaluation(folder: Path) -> None:
+    from electra.finetune.evaluation_file import EVALUATION, read_evaluation
+    from electra.finetune.evaluation_table import evaluation_lines
+
+    if (folder / EVALUATION).is_file():
+        for line in evaluation_lines(read_evaluation(folder / EVALUATION)):
+            echo(line)
+
+
+def _next(folder: Path, example: Path | None) -> list[tuple[str, ...]]:
+    """Commands that work as they stand."""
+    from electra.cli import COMMANDS
+
+    commands: list[tuple[str, ...]] = [
+        ("predict", "--model", str(folder), "--input", "-" if example is None else str(example)),
+        ("report", str(folder)),
+        ("export", str(folder), "--out", f"{folder}-hf"),
+    ]
+    return [one for one in commands if one[0] in COMMANDS]
+
+
+def _folder(out: Path | None, single: Path | None) -> Path:
+    if out is None and single is None:
+        raise click.UsageError("Missing option '--out'.")
+    return out or Path(f"{(single or Path()).name.partition('.')[0] or 'own'}-model")

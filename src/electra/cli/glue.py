@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from electra.cli.config import FILE, OVERRIDES
-from electra.cli.finetune import MODEL, SEEDS, TOGETHER, UNTRAINED
-from electra.cli.lines import echo
+from electra.cli.finetune import MODEL, SEEDS, TOGETHER, UNTRAINED, WithKeys
+from electra.cli.lines import echo, program
 
 
-@click.command("glue")
+@click.command("glue", cls=WithKeys)
 @MODEL
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder with the GLUE tasks' folders.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for results and predictions.")
@@ -24,7 +24,7 @@ from electra.cli.lines import echo
 @FILE
 @OVERRIDES
 def command(
-    model: Path,
+    model: Path | None,
     data: Path,
     out: Path,
     tasks: str | None,
@@ -59,4 +59,4 @@ def command(
     )
     show(suite)
     say(f"{len(suite.results)} tasks, {seeds} seed{'s' * (seeds > 1)} each, in {clock(time.monotonic() - began)}")
-    echo(f"done: {out}  (again at any time: electra evaluate {out})")
+    echo(f"done: {out}  (again at any time: {program()} evaluate {out})")

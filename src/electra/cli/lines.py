@@ -1,11 +1,14 @@
-"""Lines from standard input as they arrive, and numbers without meaningless digits."""
+"""Texts from the command line, a file or standard input as they arrive, and numbers without meaningless digits."""
 
 from __future__ import annotations
 
 import queue
+import shlex
+import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,6 +24,23 @@ _WAITING_LINES = 512  # handled together at most
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print on standard output; what would steer the terminal is shown instead."""
     click.echo(visible(text), err=err, nl=nl)
+
+
+def next_lines(*commands: Sequence[str]) -> list[str]:
+    """`next: ...` for each command of this program, to be typed as it stands."""
+    return [f"next: {program()} {shlex.join(one)}" for one in commands]
+
+
+def program() -> str:
+    """This program as a shell finds it: its name where the PATH leads to it, otherwise as it was called."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py" and called.parent.name == "electra":
+        return f"{shlex.quote(sys.executable)} -m electra"
+    if called.name != "electra":  # a test, or a program that calls this one
+        return "electra"
+    found = shutil.which("electra")
+    known = found is not None and Path(found).resolve() == called.resolve()
+    return "electra" if known else shlex.quote(str(called))
 
 
 def waiting_lines() -> Iterator[list[str]]:
@@ -62,6 +82,23 @@ def waiting_lines() -> Iterator[list[str]]:
             except UnicodeDecodeError as error:
                 raise DataError(STDIN, f"line {number} is not valid UTF-8") from error
         yield decoded
+
+
+def text_chunks(source: str | None, column: str | None, texts: tuple[str, ...]) -> Iterator[Sequence[str]]:
+    """The texts of a command line, a file or standard input, in chunks that are computed together; a file that
+    cannot be read is refused at once."""
+    from electra.errors import ConfigError
+    from electra.tasks.files import plain_suffix
+    from electra.tasks.table_rows import FORMATS
+    from electra.tasks.tables import read_texts
+
+    if column is not None and (source is None or plain_suffix(Path(source)) not in FORMATS):
+        raise ConfigError("--text", "there are no columns to choose from", fix=f"use one of {' '.join(FORMATS)}")
+    if source is None:
+        return iter([texts])
+    if source == "-":
+        return waiting_lines()
+    return iter([read_texts(Path(source), column=column)])
 
 
 def short(value: Any) -> Any:

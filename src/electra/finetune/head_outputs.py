@@ -40,7 +40,7 @@ def head_outputs(
     """
     count, span = len(features.ids), network.spec.kind == "span"
     sequences = FlatSequences.of(features)
-    positions = network.embeddings.position.num_embeddings
+    positions = network.embeddings.positions
     rows: list[_Row | None] = [None] * count
     finished = 0
 

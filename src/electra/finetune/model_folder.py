@@ -19,7 +19,7 @@ from torch import Tensor
 from electra.checkpoint.tensors import read_tensors, require_finite, write_tensors
 from electra.config.schema import ModelConfig
 from electra.errors import CheckpointError, DataError
-from electra.finetune.task_model import HeadSpec, TaskModel
+from electra.finetune.task_model import HeadSpec, SpanHeadKind, TaskModel
 from electra.fsio import read_object, sha256_file, write_json
 from electra.interop.network import Network
 from electra.interop.settings import check_sizes
@@ -59,6 +59,7 @@ class About:
     beam: int = 20
     n_best: int = 20
     max_answer: int = 30
+    span_head: SpanHeadKind = "joint"
     null_threshold: float | None = None
     """Questions only: above this no-answer score the prediction is no answer; None where it always answers."""
     dropout: float = 0.1
@@ -68,6 +69,8 @@ class About:
     """In percent, on the development set."""
     metrics: tuple[str, ...] = ()
     """Names of the scores, the reported one first."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Of a table it was fine-tuned on: the columns by role, `text`, `pair` and `label`, and the labels' `separator`."""
     source: str = ""
     """Name of the model that was fine-tuned."""
     pretrained_length: int = 0
@@ -152,7 +155,9 @@ def load_finetuned(folder: Path) -> FinetunedModel:
         raise CheckpointError(path, f"its tokenizer cannot be read: {error}") from error
     if tokenizer.fingerprint != described.get("tokenizer") or tokenizer.vocab_size != config.vocab_size:
         raise CheckpointError(path, "its tokenizer is not the one that it was fine-tuned with", fix="copy it again")
-    spec = HeadSpec(kind=about.kind, labels=about.labels, scale=about.scale, dropout=about.dropout)
+    spec = HeadSpec(
+        kind=about.kind, labels=about.labels, scale=about.scale, dropout=about.dropout, span_head=about.span_head
+    )
     with torch.device("meta"):
         ops = host_ops(about.kernels)
         parts = Network(config, None, ops=ops)

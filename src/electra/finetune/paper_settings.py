@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Literal, get_args
 
 from electra.config.finetune import FinetuneConfig
 from electra.config.schema import ModelConfig
 from electra.errors import ConfigError, suggest
+from electra.finetune.batching import step_count
 from electra.tasks.rows import Kind
 
 Size = Literal["tiny", "small", "base", "large"]
@@ -20,14 +22,20 @@ _LR: dict[str, float] = {
     "large": 5e-5,
 }
 _LAYER_DECAY: dict[str, float] = {"tiny": 0.8, "small": 0.8, "base": 0.8, "large": 0.9}
+_NULL_THRESHOLDS = {"joint": -2.75, "plain": 0.0}  # the paper's; as likely as not
 _TEN_EPOCHS = {"rte", "sts", "stsb"}
+FEW_STEPS, MOST_EPOCHS = 300, 40.0
+EVALUATIONS, PATIENCE = 10, 5
+EVALUATE_FROM = 10  # steps: an evaluation after fewer says nothing yet
+"""Of one's own rows, where the paper has no settings: docs/lab/2026-11-17-few-rows.md."""
 
 
 def settings(task_name: str, size: str, *, kind: Kind | None = None) -> FinetuneConfig:
     """Table 7 for a task and a size; for tasks that the paper does not have, `kind` decides.
 
     The length is the task's own: 512 for questions, 256 for tagging as in the released code, otherwise 128. The caller
-    caps it by the length of pre-training, since later positions were never trained.
+    caps it by the length of pre-training, since later positions were never trained. Questions of one's own get the head
+    that exports; SQuAD gets the paper's.
     """
     if size not in get_args(Size):
         listed = f"one of: {', '.join(get_args(Size))}"
@@ -35,11 +43,37 @@ def settings(task_name: str, size: str, *, kind: Kind | None = None) -> Finetune
         raise ConfigError("size", f"{size!r} is not a size", fix=f"{listed}; {hint}" if hint else listed)
     task = re.sub(r"[^a-z0-9]", "", task_name.lower())
     span = kind == "span" or (kind is None and task.startswith("squad"))
-    return FinetuneConfig(
+    config = FinetuneConfig(
         lr=_LR[size],
         layer_decay=_LAYER_DECAY[size],
         epochs=2.0 if span else 10.0 if task in _TEN_EPOCHS else 3.0,
         length=512 if span else 256 if kind == "tag" else 128,
+    )
+    return with_span_head(config, "plain" if span and not task.startswith("squad") else "joint")
+
+
+def with_span_head(config: FinetuneConfig, head: Literal["joint", "plain"]) -> FinetuneConfig:
+    """The settings with this span head and the no-answer threshold that belongs to it."""
+    return replace(config, span_head=head, null_threshold=_NULL_THRESHOLDS[head])
+
+
+def settings_for_rows(config: FinetuneConfig, rows: int, *, epochs: float | None = None) -> FinetuneConfig:
+    """The settings for rows of one's own: more epochs of few rows, evaluated on the way, stopped and chosen by that.
+
+    The paper's three epochs are for tens of thousands of rows; of a thousand they are 94 steps. `epochs` where they are
+    given.
+    """
+    enough = min(MOST_EPOCHS, FEW_STEPS * config.batch_size / max(1, rows))
+    epochs = max(config.epochs, round(enough, 2)) if epochs is None else epochs
+    steps = step_count(rows, epochs=epochs, batch_size=min(config.batch_size, max(1, rows)))
+    return replace(
+        config,
+        epochs=epochs,
+        eval_every=min(steps, max(EVALUATE_FROM, steps // EVALUATIONS)),
+        select="best",
+        patience=PATIENCE,
+        class_weights="auto",
+        log_every=10,
     )
 
 

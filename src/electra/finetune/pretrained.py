@@ -56,6 +56,12 @@ class Pretrained:
         return replace(self, name=f"{self.name}, untrained", embeddings=embeddings, encoder=encoder)
 
 
+def default_model() -> Path:
+    """The model that is fine-tuned where none is named; this version brings none."""
+    fix = "give a run, a checkpoint, an export, a transformers ELECTRA folder or a hub name"
+    raise ConfigError("--model", "is missing", fix=fix)
+
+
 def load_pretrained(path: Path) -> Pretrained:
     """The encoder of a run folder, a checkpoint, an exported, a `transformers` or a fine-tuned folder."""
     return of_finetuned(load_finetuned(path)) if is_finetuned(path) else of_loaded(load_model(path))

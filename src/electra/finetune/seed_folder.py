@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from electra.config.finetune import FinetuneConfig
 from electra.errors import CheckpointError, DataError
+from electra.finetune.evaluation_file import EVALUATION, evaluation_of_seed
 from electra.finetune.model_folder import About, write_model
 from electra.finetune.pretrained import Pretrained
 from electra.finetune.results_file import read_results, to_json
@@ -54,6 +55,8 @@ def write_seed(
                 aside, run.network, tokenizer=base.tokenizer, config=base.config, about=about, weights=run.weights
             )
         write_json(aside / CURVE, asdict(run.curve))
+        if run.details is not None:
+            write_json(aside / EVALUATION, evaluation_of_seed(run, data, length=config.length))
         for split, predictions in run.predictions.items():
             answers = [one for one in predictions.values() if isinstance(one, Answer)]
             if answers:
@@ -86,17 +89,18 @@ def read_seed(folder: Path) -> TaskResult | None:
 
 @dataclass(frozen=True, slots=True)
 class StoredCurve:
-    """The evaluations in a seed's curve.json: a step and a score each."""
+    """A seed's curve.json: steps, each with a score on the dev set, or with the loss since the step before."""
 
     evaluations: list[list[float]]
+    losses: list[list[float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if any(len(point) != 2 for point in self.evaluations):
-            raise ValueError("evaluations are pairs of a step and a score")
+        if any(len(point) != 2 for point in (*self.evaluations, *self.losses)):
+            raise ValueError("evaluations and losses are pairs of a step and a value")
 
 
 def read_curve(path: Path) -> StoredCurve:
-    """The evaluations of a seed."""
+    """The learning curve of a seed."""
     if (sums := read_manifest(path.parent)) is not None:
         sums.verify(path.name)
     return read_record(StoredCurve, read_json(path), where=path, fix="remove the folder of this seed, run it again")
@@ -128,6 +132,7 @@ def _about(run: SeedRun, base: Pretrained, data: TaskData, config: FinetuneConfi
         beam=config.beam,
         n_best=config.n_best,
         max_answer=config.max_answer,
+        span_head=config.span_head,
         null_threshold=config.null_threshold if "best_exact" in task.metrics else None,
         dropout=config.dropout,
         seed=run.seed,
@@ -135,9 +140,14 @@ def _about(run: SeedRun, base: Pretrained, data: TaskData, config: FinetuneConfi
         metrics=task.metrics,
         source=base.name,
         kernels=config.kernels,
+        columns={} if data.columns is None else _named(asdict(data.columns)),
         pretrained_length=base.length,
         trained_length=max(base.length, *map(len, data.train.ids)),
     )
+
+
+def _named(columns: Mapping[str, str | None]) -> dict[str, str]:
+    return {role: name for role, name in columns.items() if name is not None}
 
 
 def _lines(predictions: Mapping[str, Any]) -> str:

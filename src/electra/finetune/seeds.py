@@ -12,11 +12,13 @@ from electra import hardware
 from electra.config.finetune import FinetuneConfig
 from electra.errors import ConfigError
 from electra.finetune.batching import subset
+from electra.finetune.class_weights import class_weights
 from electra.finetune.head_outputs import head_outputs
 from electra.finetune.pretrained import Pretrained, check_length
 from electra.finetune.task_model import HeadSpec, TaskModel
 from electra.finetune.trainer import Curve, Evaluate, Trial, train_together
 from electra.finetune.unfinished import Unfinished
+from electra.tasks.details import Details
 from electra.tasks.rows import Features, HeadOutputs
 from electra.tasks.task_data import Predictions, TaskData
 from electra.train.interrupt import Stop
@@ -37,7 +39,13 @@ class SeedRun:
     seconds: float
     steps: int
     curve: Curve
+    best_step: int
+    """After which the weights were taken."""
+    early: bool
+    """Whether patience ended it."""
     predictions: dict[str, Predictions]
+    details: Details | None
+    """Of the split that gives the score."""
     network: TaskModel
     weights: dict[str, torch.Tensor]
     """The network's tensors by name, fp32, on the CPU."""
@@ -60,19 +68,21 @@ def run_seeds(
     together: int = 0,
     unfinished: Unfinished | None = None,
     on_step: Callable[[int, int, float], None] = lambda done, total, loss: None,
+    on_evaluation: Callable[[float], None] = lambda score: None,
 ) -> Iterator[SeedRun]:
     """Fine-tune from `base` once a seed, `together` at a time (0: as many as pay off), and give each when it is done.
 
-    `on_step` is called with the steps done and the steps in all, over all seeds, and a recent loss. Seeds go on from
-    what `unfinished` holds of them, and are saved there.
+    `on_step` is called with the steps done and the steps in all, over all seeds, and a recent loss; `on_evaluation`
+    with each dev metric. Seeds go on from what `unfinished` holds of them, and are saved there.
     """
     check_length(base, config.length)
     device = device_of(config)
     if device.type == "cpu":
         hardware.keep_freed_memory()
-    spec = HeadSpec(kind=data.task.kind, labels=data.task.labels, scale=data.task.scale, dropout=config.dropout)
+    spec = _head(data, config)
     size = together or together_on(device, base.config.width)
     outputs = partial(head_outputs, device=device, beam=config.beam, pad_id=base.tokenizer.pad_id)
+    evaluate = _dev_metric(data, outputs, on_evaluation=on_evaluation)
     before = 0
     for first in range(0, len(seeds), size):
         trials = [
@@ -92,14 +102,26 @@ def run_seeds(
             for trial in trials:
                 unfinished.load(trial)
         save = unfinished.save if unfinished is not None else lambda trial: None
-        total = trials[0].steps * len(seeds)
+        total = before + trials[0].steps * (len(seeds) - first)
 
         def count(done: int, loss: float, *, before: int = before, total: int = total) -> None:
             on_step(before + done, total, loss)
 
-        for trial in train_together(trials, evaluate=_dev_metric(data, outputs), stop=stop, save=save, on_step=count):
+        for trial in train_together(trials, evaluate=evaluate, stop=stop, save=save, on_step=count):
             yield _seed_run(trial, data, outputs)
-        before += sum(trial.steps for trial in trials)
+        before += sum(trial.step for trial in trials)
+
+
+def _head(data: TaskData, config: FinetuneConfig) -> HeadSpec:
+    task = data.task
+    return HeadSpec(
+        kind=task.kind,
+        labels=task.labels,
+        scale=task.scale,
+        dropout=config.dropout,
+        span_head=config.span_head,
+        class_weights=class_weights(data, config.class_weights),
+    )
 
 
 def device_of(config: FinetuneConfig) -> torch.device:
@@ -110,13 +132,15 @@ def device_of(config: FinetuneConfig) -> torch.device:
         raise ConfigError("device", "this machine has no usable CUDA device", fix="device=cpu") from error
 
 
-def _dev_metric(data: TaskData, outputs: _Outputs) -> Evaluate:
+def _dev_metric(data: TaskData, outputs: _Outputs, *, on_evaluation: Callable[[float], None]) -> Evaluate:
     """The task's metric on its first labelled split, as a function of the network."""
     split = next(split for split in data.eval_splits.values() if split.evaluate is not None)
 
     def evaluate(network: TaskModel) -> float:
         assert split.evaluate is not None
-        return split.evaluate(outputs(network, split.features)).scores[data.task.metric]
+        score = split.evaluate(outputs(network, split.features)).scores[data.task.choice]
+        on_evaluation(score)
+        return score
 
     return evaluate
 
@@ -124,7 +148,7 @@ def _dev_metric(data: TaskData, outputs: _Outputs) -> Evaluate:
 def _seed_run(trial: Trial, data: TaskData, outputs: _Outputs) -> SeedRun:
     scores: dict[str, float] = {}
     predictions: dict[str, Predictions] = {}
-    stuck = False
+    stuck, details = False, None
     for name, split in data.eval_splits.items():
         found = outputs(trial.network, split.features)
         predictions[name] = split.decode(found)
@@ -133,6 +157,7 @@ def _seed_run(trial: Trial, data: TaskData, outputs: _Outputs) -> SeedRun:
         evaluation = split.evaluate(found)
         if not scores:
             scores, stuck = dict(evaluation.scores), evaluation.stuck
+            details = split.details(found) if split.details is not None else None
         else:
             suffix = name.removeprefix("dev_")
             scores |= {f"{metric}_{suffix}": value for metric, value in evaluation.scores.items()}
@@ -141,9 +166,12 @@ def _seed_run(trial: Trial, data: TaskData, outputs: _Outputs) -> SeedRun:
         scores=scores,
         stuck=stuck,
         seconds=trial.seconds,
-        steps=trial.steps,
+        steps=trial.step,
         curve=trial.curve,
+        best_step=trial.best_step,
+        early=trial.out_of_patience and trial.step < trial.steps,
         predictions=predictions,
+        details=details,
         network=trial.network,
         weights=trial.weights(),
     )

@@ -13,13 +13,15 @@ from typing import Any
 from electra.checkpoint.folder import held
 from electra.config.finetune import FinetuneConfig
 from electra.errors import ConfigError
+from electra.finetune.class_weights import class_weights
+from electra.finetune.evaluation_file import copy_evaluation
 from electra.finetune.pretrained import Pretrained, check_length, untrained_positions
 from electra.finetune.results_file import read_results, write_results
 from electra.finetune.seed_folder import RESULTS, read_predictions, read_seed, seed_folder, write_seed
 from electra.finetune.seeds import SeedRun, device_of, run_seeds
 from electra.finetune.task_results import SeedScore, Suite, TaskResult
 from electra.finetune.unfinished import Unfinished
-from electra.fsio import in_turn
+from electra.fsio import in_turn, remove_leftovers
 from electra.manifest import finish, read_or_say
 from electra.progress import progress, say
 from electra.tasks.leaderboard import write_submission
@@ -58,6 +60,7 @@ def run_task(base: Pretrained, data: TaskData, *, plan: Plan, out: Path, folder:
 
 def _run_task(base: Pretrained, data: TaskData, *, plan: Plan, out: Path, folder: Path) -> TaskResult:
     finish(out)
+    remove_leftovers(folder)
     suite = open_suite(out)
     done = next((result for result in suite.results if result.task == data.task.name), None)
     if done is not None:
@@ -65,22 +68,29 @@ def _run_task(base: Pretrained, data: TaskData, *, plan: Plan, out: Path, folder
     elif suite.results and folder.resolve() == out.resolve():
         raise ConfigError("--out", f"{out} holds models of {suite.results[0].title}", fix="choose a new folder")
     done = _with_finished_seeds(done, base, data, plan=plan, out=out, folder=folder)
+    unfinished = Unfinished(folder, seed_settings(base, data, plan.config))
+    for score in done.seeds if done is not None else ():
+        unfinished.remove(score.seed)  # a kill may have come between the two
     seeds = [seed for seed in plan.seeds if done is None or seed not in [run.seed for run in done.seeds]]
     if done is not None and not seeds:
         say(f"{data.task.title}: {len(plan.seeds)} seeds already there")
         _write_leaderboard(done, data, folder=folder, out=out / LEADERBOARD)
         return done
     check_length(base, plan.config.length)
-    if warning := untrained_positions(base, data.train.ids, what=f"training sequences of {data.task.title}"):
-        say(warning)
+    _say_notices(base, data, plan.config)
     device_of(plan.config)
     title = f"fine-tuning {data.task.title}"
-    unfinished = Unfinished(folder, seed_settings(base, data, plan.config))
     with progress(title, unit="step") as bar, stop_on_signals() as stop:
 
         def show(steps: int, total: int, loss: float) -> None:
             bar.total = total
-            bar.update(steps, f"loss {loss:.3f}" if loss == loss else "")
+            bar.update(steps, f"loss {loss:.3f}{latest}" if loss == loss else "")
+
+        latest = ""
+
+        def evaluated(score: float) -> None:
+            nonlocal latest
+            latest = f", {data.task.choice} {score:.1f}"
 
         runs = run_seeds(
             base,
@@ -91,6 +101,7 @@ def _run_task(base: Pretrained, data: TaskData, *, plan: Plan, out: Path, folder
             together=plan.together,
             unfinished=unfinished,
             on_step=show,
+            on_evaluation=evaluated,
         )
         for run in runs:
             score = SeedScore(seed=run.seed, scores=run.scores, stuck=run.stuck, seconds=run.seconds, steps=run.steps)
@@ -102,8 +113,17 @@ def _run_task(base: Pretrained, data: TaskData, *, plan: Plan, out: Path, folder
             unfinished.remove(run.seed)
             say(_line(data, run))
     assert done is not None
+    if folder.resolve() == out.resolve():
+        copy_evaluation(seed_folder(folder, median_seed(done)), folder)
     _write_leaderboard(done, data, folder=folder, out=out / LEADERBOARD)
     return done
+
+
+def _say_notices(base: Pretrained, data: TaskData, config: FinetuneConfig) -> None:
+    if warning := untrained_positions(base, data.train.ids, what=f"training sequences of {data.task.title}"):
+        say(warning)
+    for line in notices(data, config, positions=base.config.positions):
+        say(line)
 
 
 def _with_finished_seeds(
@@ -133,6 +153,7 @@ def _with_finished_seeds(
 def _add_result(out: Path, result: TaskResult) -> None:
     """Put a task's result into results.json, beside those that other processes may add meanwhile."""
     with in_turn(out / ".results.lock"):
+        remove_leftovers(out)
         write_results(out / RESULTS, open_suite(out).with_result(result))
 
 
@@ -166,11 +187,19 @@ def seed_settings(base: Pretrained, data: TaskData, config: FinetuneConfig) -> d
 def _require_same(done: TaskResult, base: Pretrained, data: TaskData, config: FinetuneConfig, out: Path) -> None:
     begun = _first_result(data, base, config, done.seeds[0])
     wanted = {"model": begun.model, **begun.config, **{f"{split} rows": count for split, count in begun.rows.items()}}
-    of_model = {"encoder_dropout": base.config.dropout, "attention_dropout": base.config.attention_dropout}
-    # A result of before these keys was made with the model's own rates.
+    # A result of before these keys was made with the model's own rates and the only head that there was.
+    before = {
+        "encoder_dropout": base.config.dropout,
+        "attention_dropout": base.config.attention_dropout,
+        "span_head": "joint",
+        "patience": 0,
+        "class_weights": "off",
+        "hold_out": 0.0,
+        "hold_out_seed": 0,
+    }
     there = {
         "model": done.model,
-        **of_model,
+        **before,
         **done.config,
         **{f"{split} rows": count for split, count in done.rows.items()},
     }
@@ -183,16 +212,42 @@ def _require_same(done: TaskResult, base: Pretrained, data: TaskData, config: Fi
 def _line(data: TaskData, run: SeedRun) -> str:
     scores = ", ".join(f"{name} {run.scores[name]:.2f}" for name in data.task.metrics)
     stuck = "; STUCK: it gives one answer to everything" if run.stuck else ""
-    return f"{data.task.title}, seed {run.seed}: {scores} ({run.steps:,} steps, {run.seconds:.1f} s){stuck}"
+    early = f", stopped early, best at {run.best_step:,}" if run.early else ""
+    return f"{data.task.title}, seed {run.seed}: {scores} ({run.steps:,} steps, {run.seconds:.1f} s{early}){stuck}"
+
+
+def median_seed(done: TaskResult) -> int:
+    """The seed whose score is the median, of two middle ones the lower."""
+    scores = {run.seed: run.scores[done.metrics[0]] for run in done.seeds}
+    ranked = sorted(scores, key=lambda seed: scores[seed] if math.isfinite(scores[seed]) else -math.inf)
+    return ranked[(len(ranked) - 1) // 2]
+
+
+def notices(data: TaskData, config: FinetuneConfig, *, positions: int) -> list[str]:
+    """What a run says of its rows before it trains: how many were cut, and whether classes are weighed."""
+    lines = []
+    dev = next(iter(data.eval_splits.values())).features
+    for name, features in (("training", data.train), ("dev", dev)):
+        if features.cut:
+            more = (
+                f"; length={min(positions, 2 * config.length)} reads more of them" if config.length < positions else ""
+            )
+            count = f"{features.cut:,} of {len(features.ids):,} {name} rows"
+            lines.append(f"{data.task.title}: {count} are longer than {config.length} tokens and were cut{more}")
+    if weights := class_weights(data, config.class_weights):
+        named = sorted(zip(weights, data.task.labels, strict=True))
+        lines.append(
+            f"{data.task.title}: rare classes weigh more, from {named[0][1]} x{named[0][0]:.2g} to"
+            f" {named[-1][1]} x{named[-1][0]:.2g} (class_weights=off: all the same)"
+        )
+    return lines
 
 
 def _write_leaderboard(done: TaskResult, data: TaskData, *, folder: Path, out: Path) -> None:
     """Submission files from the run whose score is the median (the lower of two)."""
     if not data.tests:
         return
-    scores = {run.seed: run.scores[done.metrics[0]] for run in done.seeds}
-    ranked = sorted(scores, key=lambda seed: scores[seed] if math.isfinite(scores[seed]) else -math.inf)
-    seed = ranked[(len(ranked) - 1) // 2]
+    seed = median_seed(done)
     out.mkdir(parents=True, exist_ok=True)
     for name, (task, split) in data.tests.items():
         predicted = seed_folder(folder, seed) / f"{name}.jsonl"

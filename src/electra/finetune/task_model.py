@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from electra.batches.sequences import Sequences
 from electra.model.encoder import Encoder
-from electra.model.heads import OutputHead, SpanHead
+from electra.model.heads import FORBIDDEN, OutputHead, PlainSpanHead, SpanHead
 from electra.model.layers import Embeddings, FullLinear, with_ops
 from electra.ops import Ops
 from electra.tasks.rows import Kind
 
+SpanHeadKind = Literal["joint", "plain"]
 NULL_WEIGHT = 0.5  # of the answerability loss; the mean of start and end loss has weight 1
 
 
@@ -31,10 +32,16 @@ class HeadSpec:
     labels: tuple[str, ...] = ()
     scale: float = 1.0
     dropout: float = 0.1
+    span_head: SpanHeadKind = "joint"
+    class_weights: tuple[float, ...] = ()
+    """Weight of each class in the loss; none: all the same."""
 
 
 class TaskModel(nn.Module):
     """Embeddings, encoder and the head of one task."""
+
+    class_weights: Tensor | None
+    """(C,), where classes are weighed in the loss."""
 
     def __init__(
         self,
@@ -52,10 +59,13 @@ class TaskModel(nn.Module):
         self.embeddings, self.encoder = with_ops(embeddings, ops, dtype), with_ops(encoder, ops, dtype)
         width = encoder.shape.width
         if spec.kind == "span":
-            self.head: OutputHead | SpanHead = SpanHead(width)
+            plain = spec.span_head == "plain"
+            self.head: OutputHead | SpanHead | PlainSpanHead = PlainSpanHead(width) if plain else SpanHead(width)
         else:
             outputs = 1 if spec.kind == "regress" else len(spec.labels)
             self.head = OutputHead(width, outputs, rate=spec.dropout, first=spec.kind != "tag", ops=ops)
+        weights = torch.tensor(spec.class_weights) if spec.class_weights else None
+        self.register_buffer("class_weights", weights, persistent=False)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for layer in self.head.modules():
@@ -83,7 +93,7 @@ class TaskModel(nn.Module):
             return self._span_loss(hidden_BLD, batch, targets), rows
         scores = self.head(hidden_BLD, batch.keys_B)
         if self.spec.kind == "classify":
-            return F.cross_entropy(scores, targets, reduction="sum"), rows
+            return F.cross_entropy(scores, targets, weight=self.class_weights, reduction="sum"), rows
         if self.spec.kind == "regress":
             return (scores.squeeze(-1) - targets).square().sum(), rows
         if self.spec.kind == "multilabel":
@@ -104,9 +114,13 @@ class TaskModel(nn.Module):
         return {"scores": scores * self.spec.scale if self.spec.kind == "regress" else scores}
 
     def _span_loss(self, hidden_BLD: Tensor, batch: Sequences, targets_B3: Tensor) -> Tensor:
-        head = cast(SpanHead, self.head)
         allowed_BL = answerable(batch)
         start_B, end_B, null_B = targets_B3.unbind(1)
+        if isinstance(self.head, PlainSpanHead):  # no answer is the answer that starts and ends at [CLS]
+            starts_BL, ends_BL = plain_scores(self.head, hidden_BLD, allowed_BL)
+            pairs = ((starts_BL, start_B), (ends_BL, end_B))
+            return torch.stack([F.cross_entropy(scores, at, reduction="sum") for scores, at in pairs]).mean()
+        head = cast(SpanHead, self.head)
         starts_BL = head.starts(hidden_BLD, allowed_BL)
         ends_BL = head.ends(hidden_BLD, allowed_BL, start_B[:, None]).squeeze(1)
         spans = F.cross_entropy(starts_BL, start_B, reduction="sum") + F.cross_entropy(ends_BL, end_B, reduction="sum")
@@ -115,15 +129,39 @@ class TaskModel(nn.Module):
         return spans / 2 + NULL_WEIGHT * null
 
     def _span_outputs(self, hidden_BLD: Tensor, batch: Sequences, beam: int) -> dict[str, Tensor]:
-        head = cast(SpanHead, self.head)
         allowed_BL = answerable(batch)
+        beam = min(beam, allowed_BL.shape[1])
+        if isinstance(self.head, PlainSpanHead):
+            return _plain_outputs(*plain_scores(self.head, hidden_BLD, allowed_BL), beam)
+        head = cast(SpanHead, self.head)
         starts_BL = head.starts(hidden_BLD, allowed_BL)
-        beam = min(beam, starts_BL.shape[1])
         starts_BK, start_at_BK = starts_BL.log_softmax(1).topk(beam)
         ends_BKL = head.ends(hidden_BLD, allowed_BL, start_at_BK)
         ends_BKK, end_at_BKK = ends_BKL.log_softmax(2).topk(beam)
         null_B = head.nulls(hidden_BLD, starts_BL)
         return {"starts": starts_BK, "start_at": start_at_BK, "ends": ends_BKK, "end_at": end_at_BKK, "null": null_B}
+
+
+def plain_scores(head: PlainSpanHead, hidden_BLD: Tensor, allowed_BL: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, L) start and end scores of the plain head, low where no answer may start or end."""
+    starts_BL, ends_BL = head(hidden_BLD)
+    forbidden_BL = FORBIDDEN * (~allowed_BL).float()
+    return starts_BL + forbidden_BL, ends_BL + forbidden_BL
+
+
+def _plain_outputs(starts_BL: Tensor, ends_BL: Tensor, beam: int) -> dict[str, Tensor]:
+    """As the joint head's: every start has the same ends, and `null` is the score of [CLS] over the best span's."""
+    starts_BK, start_at_BK = starts_BL.log_softmax(1).topk(beam)
+    ends_BK, end_at_BK = ends_BL.log_softmax(1).topk(beam)
+    of_each_start = (-1, beam, -1)
+    best_B = (starts_BL[:, 1:].cummax(1).values + ends_BL[:, 1:]).amax(1)
+    return {
+        "starts": starts_BK,
+        "start_at": start_at_BK,
+        "ends": ends_BK[:, None].expand(of_each_start),
+        "end_at": end_at_BK[:, None].expand(of_each_start),
+        "null": starts_BL[:, 0] + ends_BL[:, 0] - best_B,
+    }
 
 
 def answerable(batch: Sequences) -> Tensor:

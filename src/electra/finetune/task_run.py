@@ -6,15 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from electra.config.load import adjust
+from electra.config.finetune import FinetuneConfig
+from electra.config.load import adjust, change, given_keys
 from electra.errors import ConfigError, DataError
+from electra.finetune.batching import subset
 from electra.finetune.model_folder import is_finetuned
-from electra.finetune.pretrained import Pretrained, check_length, load_pretrained, settings_for
+from electra.finetune.paper_settings import settings_for_rows, with_span_head
+from electra.finetune.pretrained import Pretrained, check_length, default_model, load_pretrained, settings_for
 from electra.finetune.suite import Plan, run_task
 from electra.finetune.task_results import Suite, TaskResult
+from electra.fsio import require_writable
+from electra.tasks.columns import Columns
 from electra.tasks.glue_files import find_tasks, has_split
 from electra.tasks.glue_tasks import glue_task
-from electra.tasks.named_tasks import Columns, find_files, kind_of, load_task
+from electra.tasks.named_tasks import OWN, find_files, kind_of, load_task
 from electra.tasks.task import Task
 from electra.tasks.task_data import load_glue
 
@@ -39,7 +44,7 @@ class Options:
 def finetune_task(
     name: str,
     *,
-    model: Path,
+    model: Path | None,
     out: Path,
     data: Path | None = None,
     train: Path | None = None,
@@ -50,14 +55,22 @@ def finetune_task(
 ) -> TaskResult:
     """The result of the task of this name over all seeds; models and results are in `out`.
 
-    The task's files are in the folder `data`, or are `train` and `dev`.
+    The task's files are in the folder `data`, or are `train` and `dev`; `data` or `train` alone may be one file, of
+    which a part is held out.
     """
     kind, options = kind_of(name), options or Options()
     files = find_files(name, data=data, train=train, dev=dev)
+    require_writable(out)
     base = _load(model, options)
-    config = adjust(settings_for(base, name, kind=kind), file=options.file, overrides=options.settings)
+    given = given_keys(FinetuneConfig, file=options.file, overrides=options.settings)
+    config = change(settings_for(base, name, kind=kind), given)
+    if kind == "span" and "null_threshold" not in given:
+        config = with_span_head(config, config.span_head)
     check_length(base, config.length)
     loaded = load_task(name, files, title=title, columns=columns or Columns(), tokenizer=base.tokenizer, config=config)
+    if name in OWN and given.get("eval_every") != 0:
+        rows = len(subset(loaded.train, config.max_train_rows, seed=0).ids)
+        config = change(settings_for_rows(config, rows, epochs=given.get("epochs")), given)
     plan = Plan(
         config=config,
         seeds=tuple(range(config.seed, config.seed + options.seeds)),
@@ -68,7 +81,7 @@ def finetune_task(
 
 def finetune_glue(
     *,
-    model: Path,
+    model: Path | None,
     data: Path,
     out: Path,
     tasks: Sequence[str] = (),
@@ -82,6 +95,7 @@ def finetune_glue(
     """
     options = options or Options()
     chosen = _glue_tasks(data, tasks)
+    require_writable(out)
     if mnli_init:
         chosen.sort(key=lambda task: task.name != "mnli")
     base = _load(model, options)
@@ -101,8 +115,8 @@ def finetune_glue(
     return suite
 
 
-def _load(model: Path, options: Options) -> Pretrained:
-    base = load_pretrained(model)
+def _load(model: Path | None, options: Options) -> Pretrained:
+    base = load_pretrained(model or default_model())
     return base.untrained() if options.untrained else base
 
 

@@ -6,6 +6,7 @@ small encoder alone leaves most of the chip idle.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -39,6 +40,7 @@ LONG = 256
 SAVE_EVERY_S = 60.0  # a kill loses no more
 SAVE_SHARE = 0.02  # of the time, at most, goes into saving
 BEST = "best"
+FIRST_LOOKS = (1, 5, 10, 20)  # steps after which the loss is looked at too, so that a bar shows one at once
 
 Evaluate = Callable[[TaskModel], float]
 """The network's metric on the dev set; higher is better."""
@@ -110,7 +112,7 @@ class Trial:
             seed=seed,
             pad_id=pad_id,
             grain=grain,
-            positions=embeddings.position.num_embeddings,
+            positions=embeddings.positions,
         )
         self._batches = self._batches_from()
         self._totals = torch.zeros(3, dtype=torch.float64, device=device)
@@ -152,6 +154,27 @@ class Trial:
         self.curve.evaluations[:] = [(int(step), score) for step, score in state.evaluations]
         self._batches = self._batches_from(first=state.step)
 
+    @property
+    def ended(self) -> bool:
+        """Whether every step is done, or the dev metric has not become better for as long as `patience` says."""
+        return self.step == self.steps or self.out_of_patience
+
+    @property
+    def out_of_patience(self) -> bool:
+        scores = [score for _, score in self.curve.evaluations]
+        patience = self.config.patience
+        if not patience or len(scores) <= patience:
+            return False
+        known = [score if score == score else -math.inf for score in scores]
+        return max(known[-patience:]) <= max(known[:-patience])
+
+    @property
+    def best_step(self) -> int:
+        """The step whose weights `finish` puts in place."""
+        if self._best is None:
+            return self.step
+        return next(step for step, score in self.curve.evaluations if score == self._best[0])
+
     def advance(self) -> None:
         """Do one step."""
         self._update.lr.fill_(learning_rate(self.step, optim=self._schedule, total=self.steps))
@@ -167,6 +190,11 @@ class Trial:
     def on_stream(self) -> AbstractContextManager[Any]:
         """Where this trial's GPU work goes."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def loss_so_far(self) -> float:
+        """Mean loss of a prediction since the last reading, which goes on; waits for the device."""
+        total, count, _ = self._totals.tolist()
+        return float(total / count) if count else math.nan
 
     def read_loss(self) -> float:
         """Mean loss of a prediction since the last reading; waits for the device."""
@@ -257,15 +285,18 @@ def train_together(
         for trial in running:
             with trial.on_stream():
                 trial.advance()
-                ends = trial.step == trial.steps
+                ends, every = trial.step == trial.steps, trial.config.eval_every
+                if every and (ends or trial.step % every == 0):
+                    trial.evaluate(evaluate)
+                    ends = trial.ended
                 if ends or trial.step % trial.config.log_every == 0:
                     loss = trial.read_loss()
-                if trial.config.eval_every and (ends or trial.step % trial.config.eval_every == 0):
-                    trial.evaluate(evaluate)
+                elif trial.step in FIRST_LOOKS and trial.step < trial.config.log_every:
+                    loss = trial.loss_so_far()
             done += 1
             on_step(done, loss)
-        finished = [trial for trial in running if trial.step == trial.steps]
-        running = [trial for trial in running if trial.step < trial.steps]
+        finished = [trial for trial in running if trial.ended]
+        running = [trial for trial in running if not trial.ended]
         for trial in finished:
             trial.seconds = before[trial.seed] + time.monotonic() - began
             trial.finish()

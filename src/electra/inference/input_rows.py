@@ -3,52 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from electra.errors import ConfigError, DataError
 from electra.finetune.model_folder import About
+from electra.inference.table_columns import columns_for
 from electra.tasks.conll import read_conll
 from electra.tasks.files import plain_suffix, read_lines
 from electra.tasks.rows import Example, Question, Sentence
 from electra.tasks.squad_files import read_squad
-from electra.tasks.tables import FORMATS, read_table
+from electra.tasks.table_rows import FORMATS, table_rows
+from electra.tasks.tables import read_table
 
 Row = Example | Question | Sentence
 
+_TABLES = " ".join(FORMATS)
 _TAKES = {
-    "tag": "lines of words (.txt, standard input), .conll, or a .csv .tsv .jsonl column of them",
-    "span": "SQuAD's .json, or .csv .tsv .jsonl with columns question and context, or lines 'question TAB context'",
+    "tag": f"lines of words (.txt, standard input), .conll, or a {_TABLES} column of them",
+    "span": f"SQuAD's .json, or {_TABLES} with columns question and context, or lines 'question TAB context'",
 }
-_TEXT_TAKES = "lines of text (.txt, standard input) or .csv .tsv .jsonl"
+_TEXT_TAKES = f"lines of text (.txt, standard input) or {_TABLES}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputRows:
+    """The rows of a file for a model, and of a table its columns, which an output keeps."""
+
+    rows: Sequence[Row]
+    table: Sequence[Mapping[str, Any]] | None = None
 
 
 def rows_of_file(
     path: Path, about: About, *, text: str | None = None, pair: str | None = None, id: str | None = None
-) -> Sequence[Row]:
-    """The rows of a file; `text`, `pair` and `id` name columns where it has some."""
+) -> InputRows:
+    """The rows of a file; `text`, `pair` and `id` name columns where it has some, otherwise those of fine-tuning."""
     columns = {"--text": text, "--pair": pair, "--id": id}
     suffix = plain_suffix(path)
     if suffix in FORMATS:
-        span = about.kind == "span"
-        table = read_table(
-            path,
-            text=text or ("question" if span else "text"),
-            pair=pair or ("context" if span else None),
-            id=id,
-        )
-        if about.pairs and not span and pair is None:
+        found = columns_for(path, about, text=text, pair=pair)
+        if about.pairs and about.kind != "span" and found.pair is None:
             raise DataError(path, f"{about.title} was fine-tuned on pairs of texts", fix="name both: --text, --pair")
-        return [_as_row(one, about) for one in table]
+        whole = list(table_rows(path))
+        table = read_table(path, text=found.text, pair=found.pair, id=id, rows=whole)
+        return InputRows(rows=[_as_row(one, about) for one in table], table=[row.values for row in whole])
     require_no_columns(columns, str(path))
     if suffix == ".json" and about.kind == "span":
-        return read_squad(path)
+        return InputRows(rows=read_squad(path))
     if suffix == ".conll" and about.kind == "tag":
-        return read_conll(path, tag=None)
+        return InputRows(rows=read_conll(path, tag=None))
     if suffix == ".txt":
         lines = read_lines(path)
         if not lines:
             raise DataError(path, "holds no rows", fix="one text a line")
-        return rows_of_lines(lines, about, first=0, where=str(path))
+        return InputRows(rows=rows_of_lines(lines, about, first=0, where=str(path)))
     if not path.is_file():
         raise DataError(path, "is not a file", fix=f"{about.title} takes {_TAKES.get(about.kind, _TEXT_TAKES)}")
     reason = f"{about.title} ({about.kind}) does not take {suffix or 'a file without a suffix'}"

@@ -152,6 +152,8 @@ def _labels(
         raise DataError(f"row {odd}", f"is one text, and {about.title} was fine-tuned on pairs", fix="give both texts")
     bare = [replace(one, label=None) for one in examples]
     features = encode_sequences(bare, tokenizer=loaded.tokenizer, task_kind=about.kind, length=about.length)
+    if features.cut:
+        say(f"{features.cut:,} of {len(examples):,} rows are longer than {about.length} tokens and were cut")
     scores = np.asarray(outputs(features)["scores"], np.float64)
     for one, row in zip(examples, scores, strict=True):
         if about.kind == "regress":

@@ -63,6 +63,38 @@ def marked_pieces(text: str, tokens: Iterable[DetectedToken]) -> Iterator[tuple[
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CorruptedToken:
+    """One token of a corrupted text: what stood there, what stands there now, and how likely it looks replaced."""
+
+    original: str
+    token: str
+    """The vocabulary entry that the discriminator reads."""
+    gap: str
+    """What stands in front of it: a space, or nothing."""
+    piece: str
+    """Its characters; of a token that was not replaced, as in the text."""
+    masked: bool
+    """The generator was asked for this token."""
+    replaced: bool
+    """The generator's sample is not the original."""
+    probability: float
+    """The discriminator's probability that it was replaced."""
+    flagged: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Corruption:
+    """A text and its tokens after the generator replaced some."""
+
+    text: str
+    tokens: tuple[CorruptedToken, ...]
+
+    def __str__(self) -> str:
+        """The corrupted text."""
+        return "".join(token.gap + token.piece for token in self.tokens)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TokenScore:
     """One token of a text, where it stands, and the logarithm of its probability there."""
 

@@ -1,19 +1,22 @@
-"""Tagging data in CoNLL columns, one word a line, and conversions between IOB1, IOB2 and BIOES tags."""
+"""Tagging data in CoNLL columns, one word a line, and conversions between IOB1, IOB2, BIOES and BILOU tags."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from electra.errors import DataError
 from electra.metrics.tagging import chunks
 from electra.tasks.files import read_lines
 from electra.tasks.rows import Sentence
 
+Scheme = Literal["iob1", "iob2", "bioes", "bilou"]
 OUTSIDE = "O"
 DOCUMENT_START = "-DOCSTART-"
 
+_PREFIXES: dict[Scheme, str] = {"iob1": "IB", "iob2": "BI", "bioes": "BIES", "bilou": "BILU"}
 _CHUNK_TAG = re.compile(r"[BIESLU]-.+", re.DOTALL)
 _BLANKS = re.compile(r"[ \t]+")
 
@@ -63,14 +66,42 @@ def is_chunked(tags: Iterable[str]) -> bool:
     return bool(found) and all(tag == OUTSIDE or _CHUNK_TAG.fullmatch(tag) for tag in found) and found != {OUTSIDE}
 
 
-def to_bioes(tags: Sequence[str]) -> tuple[str, ...]:
-    """The same chunks as BIOES, which the released ELECTRA code trains on."""
+def scheme_of(sentences: Iterable[Sentence]) -> Scheme:
+    """The scheme of chunk tags: E or S are BIOES's, L or U BILOU's; most chunks of IOB2 begin with B, of IOB1 not."""
+    tagged = [sentence.tags or () for sentence in sentences]
+    prefixes = {tag[0] for tags in tagged for tag in tags}
+    if prefixes & {"L", "U"}:
+        return "bilou"
+    if prefixes & {"E", "S"}:
+        return "bioes"
+    begins = [tags[start][0] for tags in tagged for _, start, _ in chunks(tags)]
+    return "iob2" if begins.count("B") >= begins.count("I") else "iob1"
+
+
+def scheme_of_labels(labels: Sequence[str]) -> Scheme | None:
+    """The scheme whose tags `chunk_tags` gave; None for tags that mark no chunks."""
+    order = "".join(dict.fromkeys(label[0] for label in labels if label != OUTSIDE and "-" in label))
+    return next((scheme for scheme, prefixes in _PREFIXES.items() if prefixes == order), None)
+
+
+def to_scheme(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
+    """The same chunks in another scheme."""
+    match scheme:
+        case "iob1":
+            return to_iob1(tags)
+        case "iob2":
+            return to_iob2(tags)
+    return _with_ends(tags, end="E" if scheme == "bioes" else "L", single="S" if scheme == "bioes" else "U")
+
+
+def _with_ends(tags: Sequence[str], *, end: str, single: str) -> tuple[str, ...]:
+    """The same chunks with their last words marked."""
     made = [OUTSIDE] * len(tags)
-    for kind, start, end in chunks(tags):
-        made[start:end] = [f"I-{kind}"] * (end - start)
-        made[start], made[end - 1] = f"B-{kind}", f"E-{kind}"
-        if end - start == 1:
-            made[start] = f"S-{kind}"
+    for kind, start, stop in chunks(tags):
+        made[start:stop] = [f"I-{kind}"] * (stop - start)
+        made[start], made[stop - 1] = f"B-{kind}", f"{end}-{kind}"
+        if stop - start == 1:
+            made[start] = f"{single}-{kind}"
     return tuple(made)
 
 
@@ -99,10 +130,10 @@ def tags_of(sentences: Iterable[Sentence]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda tag: (tag != OUTSIDE, tag)))
 
 
-def bioes_tags(sentences: Iterable[Sentence]) -> tuple[str, ...]:
-    """O and the four BIOES tags of every type that occurs."""
+def chunk_tags(sentences: Iterable[Sentence], scheme: Scheme) -> tuple[str, ...]:
+    """O and the tags that a scheme has for every type that occurs, also those that occur nowhere."""
     kinds = sorted({tag.partition("-")[2] for tag in tags_of(sentences) if tag != OUTSIDE})
-    return (OUTSIDE, *(f"{prefix}-{kind}" for kind in kinds for prefix in "BIES"))
+    return (OUTSIDE, *(f"{prefix}-{kind}" for kind in kinds for prefix in _PREFIXES[scheme]))
 
 
 def _check_columns(path: Path, width: int, *, word: int, tag: int | None) -> None:

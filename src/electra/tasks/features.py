@@ -54,7 +54,9 @@ def encode_sequences(
     ids: list[list[int]] = []
     a_lengths: list[int] = []
     cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
+    cut = 0
     for text, pair in _encoded(examples, tokenizer=tokenizer, where=where):
+        cut += len(text) + (0 if pair is None else len(pair) + 1) > length - 2
         if pair is None:
             ids.append(cls + text[: length - 2] + sep)
             a_lengths.append(len(ids[-1]))
@@ -63,7 +65,7 @@ def encode_sequences(
             ids.append(cls + text[:keep] + sep + pair[:keep_pair] + sep)
             a_lengths.append(keep + 2)
     targets = _targets(examples, kind=task_kind, labels=labels, scale=scale, where=where)
-    return Features(ids=ids, a_lengths=a_lengths, targets=targets)
+    return Features(ids=ids, a_lengths=a_lengths, targets=targets, cut=cut)
 
 
 def pair_lengths(first: int, second: int, *, limit: int) -> tuple[int, int]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from electra.config.finetune import FinetuneConfig
 from electra.errors import ConfigError, DataError, suggest
+from electra.progress import say
+from electra.tasks.columns import LABEL, TEXT, Columns, find_columns
 from electra.tasks.glue_tasks import TASKS, glue_task
 from electra.tasks.rows import Kind
+from electra.tasks.table_rows import FORMATS
 from electra.tasks.task_data import TaskData, load_glue, load_questions, load_table, load_tagging
 from electra.tokenizer.codec import Tokenizer
 
@@ -21,19 +24,7 @@ SQUAD: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """File names without their suffix, the likeliest first."""
 OWN: dict[str, Kind] = {"classify": "classify", "multilabel": "multilabel", "regress": "regress", "tag": "tag"}
-_TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 _TAGGING_SUFFIXES = (".conll", ".txt", ".tsv", ".iob", ".bio")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Columns:
-    """Which columns of a table of one's own hold what."""
-
-    text: str = "text"
-    pair: str | None = None
-    label: str = "label"
-    separator: str = ","
-    """Between the labels of one row, for multi-label tasks."""
 
 
 def kind_of(name: str) -> Kind:
@@ -47,19 +38,26 @@ def kind_of(name: str) -> Kind:
 
 
 def find_files(name: str, *, data: Path | None, train: Path | None, dev: Path | None) -> dict[str, Path]:
-    """The `train` and `dev` files of a task, or the GLUE `folder`: as named, or as found in `data`."""
+    """The files of a task: `train` and `dev`, `train` alone where it is to be split, or the GLUE `folder`.
+
+    As named, or as found in `data`, which may also be the one file.
+    """
     if train is not None or dev is not None:
-        if train is None or dev is None or name in GLUE:
-            reason = "GLUE tasks are read from --data" if name in GLUE else "go together"
-            raise ConfigError("--train and --dev", reason, fix="give both, or --data")
-        return {"train": train, "dev": dev}
+        if train is None or name in GLUE:
+            reason = "GLUE tasks are read from --data" if name in GLUE else "--dev alone leaves nothing to train on"
+            raise ConfigError("--train and --dev", reason, fix="give --train, or --data")
+        if data is not None:
+            raise ConfigError("--train", f"{data} is given too", fix="give one of them")
+        return {"train": train} if dev is None else {"train": train, "dev": dev}
     if data is None:
-        raise ConfigError("--data", "is missing", fix="give a folder, or --train FILE --dev FILE")
+        raise ConfigError("--data", "is missing", fix="give a file or a folder")
     if name in GLUE:
         return {"folder": data}
+    if data.is_file():
+        return {"train": data}
     if name in SQUAD:
         return split_files(data, suffixes=(".json",), names=SQUAD[name])
-    return split_files(data, suffixes=_TAGGING_SUFFIXES if name == "tag" else _TABLE_SUFFIXES)
+    return split_files(data, suffixes=_TAGGING_SUFFIXES if name == "tag" else FORMATS)
 
 
 def load_task(
@@ -78,17 +76,25 @@ def load_task(
         return load_questions(title or name, files, tokenizer=tokenizer, config=config)
     if name == "tag":
         return load_tagging(title or name, files, tokenizer=tokenizer, config=config)
-    return load_table(
+    found = find_columns(files["train"], columns, kind=kind_of(name))
+    if (found.text, found.label) != (columns.text or TEXT, columns.label or LABEL):
+        guess = f"reading the text from column '{found.text}', the label from '{found.label}'"
+        say(f"{files['train']}: {guess} (--text and --label name others)")
+    assert found.text is not None and found.label is not None
+    loaded = load_table(
         title or name,
         files,
         kind=kind_of(name),
-        text=columns.text,
-        pair=columns.pair,
-        label=columns.label,
-        separator=columns.separator,
+        text=found.text,
+        pair=found.pair,
+        label=found.label,
+        separator=found.separator,
         tokenizer=tokenizer,
         config=config,
     )
+    # Of unequal classes, the accuracy of one answer to everything is hard to beat.
+    chosen_by = "macro_f1" if loaded.task.kind == "classify" else ""
+    return replace(loaded, task=replace(loaded.task, chosen_by=chosen_by))
 
 
 def split_files(
@@ -97,7 +103,9 @@ def split_files(
     """The `train` and `dev` files of a folder, by name: train.csv, dev.csv, ..."""
     wanted = names or {"train": ("train",), "dev": ("dev", "valid", "validation", "test")}
     if not data.is_dir():
-        raise ConfigError("--data", f"{data} is not a folder", fix="give one with train and dev files in it")
+        raise ConfigError(
+            "--data", f"{data} is not there", fix="give a file, or a folder with train and dev files in it"
+        )
     found: dict[str, Path] = {}
     for split, stems in wanted.items():
         places = [data / f"{stem}{suffix}" for stem in stems for suffix in suffixes]

@@ -63,3 +63,5 @@ class Features:
     span: (N, 3) int64 start token, end token (both 0 where absent), 1 for an unanswerable question."""
     rows: NDArray[np.int64] | None = None
     """The row, sentence or question that each sequence is made of; None: each of its own."""
+    cut: int = 0
+    """Sequences that lost tokens because they were too long."""

@@ -21,6 +21,8 @@ class Task:
     """Class names in the order of the network's outputs; none for regression."""
     metrics: tuple[str, ...] = ("accuracy",)
     """Names of the metrics to print; the first is the reported one, by which runs are compared."""
+    chosen_by: str = ""
+    """The metric that chooses weights and ends training, where it is not the reported one."""
     scale: float = 1.0
     """Regression: the network learns the label divided by this."""
     unordered: bool = False
@@ -38,6 +40,11 @@ class Task:
     def metric(self) -> str:
         """The reported metric."""
         return self.metrics[0]
+
+    @property
+    def choice(self) -> str:
+        """The metric that chooses weights and ends training."""
+        return self.chosen_by or self.metric
 
     def subset_note(self, split: str, rows: int) -> str:
         """`46,000 of 363,846 official rows` where a split is not the published one, otherwise an empty string."""

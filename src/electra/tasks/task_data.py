@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,11 +14,14 @@ from electra.config.finetune import FinetuneConfig
 from electra.errors import DataError
 from electra.metrics.squad import squad_scores
 from electra.progress import say
-from electra.tasks.conll import bioes_tags, is_chunked, read_conll, tags_of, to_bioes
+from electra.tasks.columns import Columns
+from electra.tasks.conll import chunk_tags, is_chunked, read_conll, scheme_of, tags_of, to_scheme
+from electra.tasks.details import Details, sequence_details, tag_details
 from electra.tasks.features import encode_sequences, encode_words, join_words, swapped
 from electra.tasks.glue_files import has_split, read_glue
 from electra.tasks.glue_tasks import TASKS
-from electra.tasks.rows import Example, Features, HeadOutputs, Kind, Question
+from electra.tasks.hold_out import hold_out, hold_out_examples
+from electra.tasks.rows import Example, Features, HeadOutputs, Kind, Question, Sentence
 from electra.tasks.scoring import Evaluation, evaluate_scores, evaluate_tags, predictions_from
 from electra.tasks.spans import Answer, decode, span_scores
 from electra.tasks.squad_files import gold_texts, read_squad
@@ -30,9 +33,11 @@ from electra.tokenizer.codec import Tokenizer
 Predictions = dict[str, Any]
 """By the id of a row, sentence or question: a class, classes, a number, tags, or an answer."""
 
+Row = TypeVar("Row", Sentence, Question)
+
 SQUAD_TITLES = {"squad": "SQuAD 1.1", "squad2": "SQuAD 2.0"}
 SQUAD_ROWS = {"1.1": {"train": 87_599, "dev": 10_570}, "2.0": {"train": 130_319, "dev": 11_873}}
-_METRICS: dict[Kind, tuple[str, ...]] = {
+METRICS: dict[Kind, tuple[str, ...]] = {
     "classify": ("accuracy", "macro_f1"),
     "multilabel": ("micro_f1", "macro_f1", "subset_accuracy"),
     "regress": ("spearman", "pearson", "mse"),
@@ -48,6 +53,8 @@ class EvalSplit:
     """The predictions in the outputs, by row id."""
     evaluate: Callable[[HeadOutputs], Evaluation] | None = None
     """The metrics of the outputs; None where the labels are unknown."""
+    details: Callable[[HeadOutputs], Details] | None = None
+    """Scores of each class and the worst errors; None where the labels are unknown, and for questions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +71,10 @@ class TaskData:
     """The same as published, where known."""
     tests: Mapping[str, tuple[Task, str]] = field(default_factory=dict)
     """Task and test split of each evaluation split that a leaderboard asks for."""
+    columns: Columns | None = None
+    """Of a table: which columns were read."""
+    held_out: bool = False
+    """Whether `dev` is a part of the one file that there was."""
 
 
 def load_glue(task: Task, folder: Path, *, tokenizer: Tokenizer, config: FinetuneConfig) -> TaskData:
@@ -74,13 +85,13 @@ def load_glue(task: Task, folder: Path, *, tokenizer: Tokenizer, config: Finetun
     if train is None or "dev" not in examples:
         missing = "train" if train is None else "dev"
         raise DataError(folder, f"{task.title} has no {missing} file", fix="give the folder that holds the GLUE tasks")
-    splits = {split: _sequence_split(task, rows, encode=encode) for split, rows in examples.items() if split != "train"}
+    splits = {split: sequence_split(task, rows, encode=encode) for split, rows in examples.items() if split != "train"}
     tests: dict[str, tuple[Task, str]] = {}
     for other in (one for one in TASKS.values() if task.name in (one.name, one.model_of)):
         for split in other.tests:
             if has_split(other, folder, split):
                 name = split if other is task else f"{other.name}-{split}"
-                splits[name] = _sequence_split(other, _read_test(other, folder, split), encode=encode)
+                splits[name] = sequence_split(other, _read_test(other, folder, split), encode=encode)
                 tests[name] = (other, split)
     return TaskData(
         task=_with_mismatched(task, examples),
@@ -104,67 +115,98 @@ def load_table(
     tokenizer: Tokenizer,
     config: FinetuneConfig,
 ) -> TaskData:
-    """A task from CSV, TSV or JSONL files `train` and `dev` with these columns."""
+    """A task from CSV, TSV, JSONL or Parquet files `train` and `dev`; without `dev`, rows of `train` are held out."""
 
     def read(split: str, labels: tuple[str, ...] | None = None) -> list[Example]:
         return read_table(
             files[split], text=text, pair=pair, label=label, kind=kind, separator=separator, labels=labels
         )
 
-    train = read("train")
-    labels = () if kind == "regress" else labels_of(train)
+    whole = read("train")
+    labels = () if kind == "regress" else labels_of(whole)
     if kind != "regress" and len(labels) < 2:
         raise DataError(files["train"], f"column '{label}' has one label only: '{''.join(labels)}'")
     scale = 1.0
     if kind == "regress":
-        scale = max(1e-6, float(np.abs([float(one.label) for one in train]).max()))  # type: ignore[arg-type]
-    task = Task(name=name, title=name, kind=kind, labels=labels, metrics=_METRICS[kind], scale=scale)
+        scale = max(1e-6, float(np.abs([float(one.label) for one in whole]).max()))  # type: ignore[arg-type]
+    task = Task(name=name, title=name, kind=kind, labels=labels, metrics=METRICS[kind], scale=scale)
     encode = _sequence_encoder(task, tokenizer=tokenizer, length=config.length)
-    dev = read("dev", labels or None)
+    if "dev" in files:
+        train, dev = whole, read("dev", labels or None)
+    else:
+        train, dev = hold_out_examples(
+            whole, kind=kind, share=config.hold_out, seed=config.hold_out_seed, where=files["train"]
+        )
+        _say_held_out(files["train"], train, dev)
     return TaskData(
         task=task,
         train=encode(train),
-        eval_splits={"dev": _sequence_split(task, dev, encode=encode)},
+        eval_splits={"dev": sequence_split(task, dev, encode=encode)},
         rows={"train": len(train), "dev": len(dev)},
+        columns=Columns(text=text, pair=pair, label=label, separator=separator),
+        held_out="dev" not in files,
     )
 
 
 def load_tagging(name: str, files: Mapping[str, Path], *, tokenizer: Tokenizer, config: FinetuneConfig) -> TaskData:
-    """A task from CoNLL files `train` and `dev`: the word first, its tag last. Chunk tags become BIOES."""
+    """A task from CoNLL files `train` and `dev`: the word first, its tag last. Chunks are tagged as in `train`."""
     sentences = {split: read_conll(path) for split, path in files.items()}
+    if "dev" not in files:
+        sentences["train"], sentences["dev"] = _hold_out_rows(
+            sentences["train"], files["train"], group=lambda one: one.words, config=config
+        )
     chunked = is_chunked(tag for one in sentences["train"] for tag in one.tags or ())
     if chunked:
+        scheme = scheme_of(sentences["train"])
         sentences = {
-            split: [replace(one, tags=to_bioes(one.tags or ())) for one in rows] for split, rows in sentences.items()
+            split: [replace(one, tags=to_scheme(one.tags or (), scheme)) for one in rows]
+            for split, rows in sentences.items()
         }
-    labels = bioes_tags(sentences["train"]) if chunked else tags_of(sentences["train"])
+        labels = chunk_tags(sentences["train"], scheme)
+    else:
+        labels = tags_of(sentences["train"])
     metrics = ("f1", "precision", "recall", "accuracy") if chunked else ("accuracy",)
-    encoded = {
-        split: encode_words(rows, tokenizer=tokenizer, labels=labels, length=config.length, where=files[split])
-        for split, rows in sentences.items()
-    }
-    dev, (dev_features, dev_windows) = sentences["dev"], encoded["dev"]
+    train, _ = encode_words(
+        sentences["train"], tokenizer=tokenizer, labels=labels, length=config.length, where=files["train"]
+    )
+    task = Task(name=name, title=name, kind="tag", labels=labels, metrics=metrics)
+    where = files.get("dev", files["train"])
+    return TaskData(
+        task=task,
+        train=train,
+        eval_splits={"dev": tag_split(task, sentences["dev"], tokenizer=tokenizer, length=config.length, where=where)},
+        rows={split: len(rows) for split, rows in sentences.items()},
+        held_out="dev" not in files,
+    )
+
+
+def tag_split(
+    task: Task, sentences: Sequence[Sentence], *, tokenizer: Tokenizer, length: int, where: object
+) -> EvalSplit:
+    """Sentences to tag and to evaluate."""
+    labels, chunked = task.labels, "f1" in task.metrics
+    features, windows = encode_words(sentences, tokenizer=tokenizer, labels=labels, length=length, where=where)
 
     def tags(outputs: HeadOutputs) -> list[list[str]]:
         best = [scores.argmax(1).tolist() for scores in outputs["scores"]]
-        return [[labels[number] for number in one] for one in join_words(dev_windows, best, count=len(dev))]
+        return [[labels[number] for number in one] for one in join_words(windows, best, count=len(sentences))]
 
-    split = EvalSplit(
-        features=dev_features,
-        decode=lambda outputs: {one.id: found for one, found in zip(dev, tags(outputs), strict=True)},
-        evaluate=lambda outputs: evaluate_tags(tags(outputs), dev, chunked=chunked),
-    )
-    return TaskData(
-        task=Task(name=name, title=name, kind="tag", labels=labels, metrics=metrics),
-        train=encoded["train"][0],
-        eval_splits={"dev": split},
-        rows={split: len(rows) for split, rows in sentences.items()},
+    return EvalSplit(
+        features=features,
+        decode=lambda outputs: {one.id: found for one, found in zip(sentences, tags(outputs), strict=True)},
+        evaluate=lambda outputs: evaluate_tags(tags(outputs), sentences, chunked=chunked),
+        details=lambda outputs: tag_details(tags(outputs), sentences, chunked=chunked),
     )
 
 
 def load_questions(name: str, files: Mapping[str, Path], *, tokenizer: Tokenizer, config: FinetuneConfig) -> TaskData:
     """A task from SQuAD files `train` and `dev`. Where some questions have no answer, SQuAD 2.0's rules hold."""
     questions = {split: read_squad(path) for split, path in files.items()}
+    where = files.get("dev", files["train"])
+    if "dev" not in files:
+        questions["train"], questions["dev"] = _hold_out_rows(
+            questions["train"], where, group=lambda one: one.context, config=config
+        )
     null = any(one.impossible for one in questions["train"])
     cut = partial(
         cut_windows,
@@ -182,14 +224,15 @@ def load_questions(name: str, files: Mapping[str, Path], *, tokenizer: Tokenizer
     unknown = next((one.id for one in questions["dev"] if not one.answers and not one.impossible), None)
     if unknown is not None:
         reason = f"question {unknown!r} has no answer to score against"
-        raise DataError(files["dev"], reason, fix="electra predict takes it")
-    dev = cut(questions["dev"], where=files["dev"])
+        raise DataError(where, reason, fix="electra predict takes it")
+    dev = cut(questions["dev"], where=where)
     metrics = ("exact", "f1", "best_exact", "best_f1") if null else ("exact", "f1")
     return TaskData(
         task=Task(name=name, title=SQUAD_TITLES.get(name, name), kind="span", metrics=metrics),
         train=train.features,
         eval_splits={"dev": _question_split(questions["dev"], dev, null=null, config=config)},
         rows={split: len(rows) for split, rows in questions.items()},
+        held_out="dev" not in files,
         full=SQUAD_ROWS["2.0" if null else "1.1"] if name.lower().startswith("squad") else {},
     )
 
@@ -219,6 +262,21 @@ def _question_split(questions: list[Question], windows: Windows, *, null: bool, 
         decode=lambda outputs: {one.id: one for one in answers(outputs)},
         evaluate=evaluate,
     )
+
+
+def _hold_out_rows(
+    rows: Sequence[Row], where: Path, *, group: Callable[[Row], Hashable], config: FinetuneConfig
+) -> tuple[list[Row], list[Row]]:
+    """Rows to train on and rows held out; those of one group stay together."""
+    train, dev = hold_out(
+        rows, group=group, stratum=lambda one: 0, share=config.hold_out, seed=config.hold_out_seed, where=where
+    )
+    _say_held_out(where, train, dev)
+    return train, dev
+
+
+def _say_held_out(where: Path, train: Sequence[object], dev: Sequence[object]) -> None:
+    say(f"{where}: {len(train):,} rows to train on, {len(dev):,} held out to evaluate on")
 
 
 def _both_ways(examples: Sequence[Example], *, encode: Callable[[Sequence[Example]], Features]) -> Features:
@@ -251,9 +309,10 @@ def _sequence_encoder(task: Task, *, tokenizer: Tokenizer, length: int) -> Calla
     )
 
 
-def _sequence_split(
+def sequence_split(
     task: Task, examples: Sequence[Example], *, encode: Callable[[Sequence[Example]], Features]
 ) -> EvalSplit:
+    """Texts to predict and, where they have labels, to evaluate."""
     features = encode(examples)
 
     def predictions(outputs: HeadOutputs) -> Predictions:
@@ -264,4 +323,13 @@ def _sequence_split(
         assert features.targets is not None
         return evaluate_scores(np.asarray(outputs["scores"]), np.asarray(features.targets), task)
 
-    return EvalSplit(features=features, decode=predictions, evaluate=evaluate if features.targets is not None else None)
+    def details(outputs: HeadOutputs) -> Details:
+        return sequence_details(np.asarray(outputs["scores"]), np.asarray(features.targets), examples, task=task)
+
+    known = features.targets is not None
+    return EvalSplit(
+        features=features,
+        decode=predictions,
+        evaluate=evaluate if known else None,
+        details=details if known else None,
+    )

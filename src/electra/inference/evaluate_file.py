@@ -1,0 +1,95 @@
+"""A fine-tuned model's scores on a labelled file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from electra.errors import DataError
+from electra.finetune.evaluation_file import evaluation
+from electra.finetune.head_outputs import head_outputs
+from electra.finetune.model_folder import FinetunedModel
+from electra.inference.predict import predict_rows
+from electra.inference.table_columns import columns_for
+from electra.metrics.squad import squad_scores
+from electra.progress import say
+from electra.tasks.columns import Columns
+from electra.tasks.conll import read_conll, scheme_of_labels, to_scheme
+from electra.tasks.details import Details
+from electra.tasks.features import encode_sequences
+from electra.tasks.files import plain_suffix
+from electra.tasks.squad_files import gold_texts, read_squad
+from electra.tasks.table_rows import FORMATS
+from electra.tasks.tables import read_table
+from electra.tasks.task import Task
+from electra.tasks.task_data import METRICS, EvalSplit, sequence_split, tag_split
+
+
+def evaluate_file(loaded: FinetunedModel, path: Path, *, columns: Columns) -> dict[str, Any]:
+    """The values of an evaluation.json, without what belongs to training; columns as in fine-tuning unless named."""
+    about = loaded.about
+    metrics = about.metrics or METRICS.get(about.kind, ("accuracy",))
+    task = Task(
+        name=about.task, title=about.title, kind=about.kind, labels=about.labels, metrics=metrics, scale=about.scale
+    )
+    if about.kind == "span":
+        return _of_questions(loaded, path, task)
+    split = _tagged(loaded, path, task) if about.kind == "tag" else _table(loaded, path, task, columns)
+    if split.features.cut:
+        count = f"{split.features.cut:,} of {len(split.features.ids):,} rows"
+        say(f"{path}: {count} are longer than {about.length} tokens and were cut")
+    outputs = head_outputs(
+        loaded.network,
+        split.features,
+        device=next(loaded.network.parameters()).device,
+        pad_id=loaded.tokenizer.pad_id,
+    )
+    assert split.evaluate is not None and split.details is not None
+    return evaluation(task, split.details(outputs), scores=split.evaluate(outputs).scores)
+
+
+def _table(loaded: FinetunedModel, path: Path, task: Task, columns: Columns) -> EvalSplit:
+    about = loaded.about
+    if plain_suffix(path) not in FORMATS:
+        raise DataError(path, "is not a table with labels", fix=f"give one of {' '.join(FORMATS)}")
+    found = columns_for(path, about, text=columns.text, pair=columns.pair, label=columns.label)
+    if about.pairs and found.pair is None:
+        raise DataError(path, f"{about.title} was fine-tuned on pairs of texts", fix="name both: --text, --pair")
+    examples = read_table(
+        path,
+        text=found.text,
+        pair=found.pair,
+        label=found.label,
+        kind=about.kind,
+        separator=found.separator,
+        labels=about.labels or None,
+    )
+    encode = partial(
+        encode_sequences,
+        tokenizer=loaded.tokenizer,
+        task_kind=task.kind,
+        labels=task.labels,
+        scale=task.scale,
+        length=about.length,
+        where=path,
+    )
+    return sequence_split(task, examples, encode=encode)
+
+
+def _tagged(loaded: FinetunedModel, path: Path, task: Task) -> EvalSplit:
+    sentences = read_conll(path)
+    scheme = scheme_of_labels(task.labels)
+    if scheme is not None:  # the file may have another
+        sentences = [replace(one, tags=to_scheme(one.tags or (), scheme)) for one in sentences]
+    return tag_split(task, sentences, tokenizer=loaded.tokenizer, length=loaded.about.length, where=path)
+
+
+def _of_questions(loaded: FinetunedModel, path: Path, task: Task) -> dict[str, Any]:
+    questions = read_squad(path)
+    if unknown := next((one.id for one in questions if not one.answers and not one.impossible), None):
+        raise DataError(path, f"question {unknown!r} has no answer to score against", fix="electra predict takes it")
+    texts = {one["id"]: one["answer"] for one in predict_rows(loaded, questions)}
+    scores = squad_scores(texts, gold_texts(questions))
+    return evaluation(task, Details(rows=len(questions)), scores=scores)

@@ -1,0 +1,87 @@
+"""Which columns of a table hold the text and the label: as named, or guessed where that is obvious."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from electra.tasks.rows import Kind
+from electra.tasks.table_rows import TableRow, table_rows
+
+TEXT, LABEL = "text", "label"
+"""Names that need no guess."""
+_TEXTS = ("sentence", "review", "comment", "content", "body", "message", "document", "tweet", "post", "question")
+_LABELS = ("class", "category", "target", "sentiment", "verdict", "rating", "labels", "tags", "score", "y")
+_LOOK_ROWS = 1000
+_TEXT_WORDS = 3  # a column whose values have fewer words on average is no text
+_REPEATS = 4  # a column of classes has each class this often, on average
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """Which columns of a table hold what; None: to be guessed, and no second text."""
+
+    text: str | None = None
+    pair: str | None = None
+    label: str | None = None
+    separator: str = ","
+    """Between the labels of one row, for multi-label tasks."""
+
+
+def find_columns(path: Path, columns: Columns, *, kind: Kind) -> Columns:
+    """The columns with text and label filled in: by their usual names, or the only ones that look like it.
+
+    Where nothing is obvious they are `text` and `label`: the reader then lists what it found instead.
+    """
+    if columns.text and columns.label:
+        return columns
+    rows = list(islice(table_rows(path), _LOOK_ROWS))
+    label = columns.label or _guess_label(rows, kind=kind, other=(columns.text, columns.pair))
+    text = columns.text or _guess_text(rows, other=(label, columns.pair))
+    return replace(columns, text=text or TEXT, label=label or LABEL)
+
+
+def _guess_text(rows: Sequence[TableRow], *, other: tuple[str | None, ...]) -> str | None:
+    names = _free(rows, other)
+    wordy = [name for name in names if _words(rows, name) >= _TEXT_WORDS]
+    return _named(names, (TEXT, *_TEXTS)) or (wordy[0] if len(wordy) == 1 else None)
+
+
+def _guess_label(rows: Sequence[TableRow], *, kind: Kind, other: tuple[str | None, ...]) -> str | None:
+    names = _free(rows, other)
+    likely = [name for name in names if (_is_number if kind == "regress" else _repeats)(rows, name)]
+    return _named(names, (LABEL, *_LABELS)) or (likely[0] if len(likely) == 1 else None)
+
+
+def _free(rows: Sequence[TableRow], other: tuple[str | None, ...]) -> list[str]:
+    return [name for name in (rows[0].values if rows else ()) if name not in other]
+
+
+def _named(names: Sequence[str], usual: tuple[str, ...]) -> str | None:
+    """The usual name itself, or the only column that has one of the others."""
+    if usual[0] in names:
+        return usual[0]
+    found = [name for name in names if name.strip().lower() in usual]
+    return found[0] if len(found) == 1 else None
+
+
+def _words(rows: Sequence[TableRow], name: str) -> float:
+    values = [row.values.get(name) for row in rows]
+    if not all(isinstance(value, str) for value in values):
+        return 0.0
+    return sum(len(str(value).split()) for value in values) / max(1, len(values))
+
+
+def _repeats(rows: Sequence[TableRow], name: str) -> bool:
+    """Whether a column has few short values, each of them often."""
+    values = [str(row.values.get(name)) for row in rows]
+    return 1 < len(set(values)) <= len(values) / _REPEATS and _words(rows, name) < _TEXT_WORDS
+
+
+def _is_number(rows: Sequence[TableRow], name: str) -> bool:
+    try:
+        return bool([float(row.values[name]) for row in rows])
+    except (KeyError, TypeError, ValueError):
+        return False

@@ -1,0 +1,82 @@
+"""Columns that are named, that have their usual names, or that are obvious; tables of every format."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from electra.errors import DataError
+from electra.tasks.columns import Columns, find_columns
+from electra.tasks.table_rows import table_rows
+from electra.tasks.tables import read_table
+
+
+def table(path: Path, **columns: list[Any]) -> Path:
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(columns))
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+TEXTS = [f"the dog number {at} sat on the mat" for at in range(12)]
+CLASSES = ["good", "bad", "fair"] * 4
+
+
+@pytest.mark.parametrize(
+    ("columns", "text", "label"),
+    [
+        ({"text": TEXTS, "label": CLASSES}, "text", "label"),
+        ({"review": TEXTS, "verdict": CLASSES}, "review", "verdict"),
+        ({"Sentence": TEXTS, "Category": CLASSES, "n": list(range(12))}, "Sentence", "Category"),
+        ({"id": list(range(12)), "what_they_wrote": TEXTS, "opinion": CLASSES}, "what_they_wrote", "opinion"),
+        ({"opinion": CLASSES, "text": TEXTS, "title": TEXTS}, "text", "opinion"),
+        ({"one": TEXTS, "two": TEXTS, "label": CLASSES}, "text", "label"),  # two candidates: no guess
+        ({"what": TEXTS, "a": CLASSES, "b": CLASSES}, "what", "label"),
+    ],
+)
+def test_columns_are_found(columns: dict[str, list[Any]], text: str, label: str, tmp_path: Path) -> None:
+    found = find_columns(table(tmp_path / "rows.csv", **columns), Columns(), kind="classify")
+    assert (found.text, found.label) == (text, label)
+
+
+def test_named_columns_are_taken_as_they_are(tmp_path: Path) -> None:
+    path = table(tmp_path / "rows.csv", text=TEXTS, review=TEXTS, label=CLASSES, verdict=CLASSES)
+    found = find_columns(path, Columns(text="review", pair="text"), kind="classify")
+    assert (found.text, found.pair, found.label) == ("review", "text", "label")
+    numbers = table(tmp_path / "numbers.jsonl", what=TEXTS, size=[at / 3 for at in range(12)])
+    assert find_columns(numbers, Columns(), kind="regress").label == "size"
+
+
+def test_nothing_obvious_is_the_readers_line(tmp_path: Path) -> None:
+    path = table(tmp_path / "rows.csv", a=TEXTS, b=TEXTS)
+    found = find_columns(path, Columns(), kind="classify")
+    with pytest.raises(DataError, match="line 2: no column 'text'; found a, b"):
+        read_table(path, text=found.text or "", label=found.label)
+
+
+def test_parquet_is_read_as_the_others(tmp_path: Path) -> None:
+    whole = {"text": TEXTS, "label": CLASSES, "n": list(range(12))}
+    wanted = read_table(table(tmp_path / "rows.csv", **whole), text="text", label="label", id="n")
+    assert read_table(table(tmp_path / "rows.parquet", **whole), text="text", label="label", id="n") == wanted
+    assert [row.place for row in table_rows(tmp_path / "rows.parquet")][:2] == ["row 1", "row 2"]
+    with pytest.raises(DataError, match="row 1: 'n' holds 0, not text"):
+        read_table(tmp_path / "rows.parquet", text="n")
+
+
+def test_parquet_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(DataError, match="rows.parquet: cannot be read as Parquet"):
+        read_table(tmp_path / "rows.parquet", text="text")
