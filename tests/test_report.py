@@ -1,94 +1,21 @@
-"""The report page: everything in one file, nothing remote, nothing that data can inject."""
+"""The report page of a run: everything in one file, nothing remote, nothing that data can inject."""
 
 from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
+from report_folders import HOSTILE, PLANNED_COST, Page, lines, make_run, results, sample_line
 
 from electra.config.load import load, to_toml
 from electra.errors import DataError
 from electra.report import write_report
-from electra.report.page import _power
 from electra.report.plots import Baseline, Chart, Line, bar_chart, line_chart
 from electra.report.reading import Sample, read_run
+from electra.report.rendering import power
 from electra.report.tokens import guesses, milestones, page_tokens, score
-
-HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>"
-ORIGINAL = ["[CLS]", "the", "graph", "##s", "are", "small", ".", "[SEP]"]
-PLANNED_COST = {
-    "parameters": {"parts": {"embeddings": 1000, "discriminator": 2000}},
-    "tokens": 6_144_000,
-    "paper": 6e13,
-    "real": 4e13,
-}
-
-
-def sample_line(step: int, replaced: list[str], chances: list[float]) -> dict[str, Any]:
-    masked = ["[CLS]", "the", "[MASK]", "##s", "are", "[MASK]", ".", "[SEP]"]
-    return {"kind": "sample", "step": step, "original": ORIGINAL, "masked": masked, "replaced": replaced,
-            "positions": [2, 5], "probabilities": chances}  # fmt: skip
-
-
-def lines(*, rtd: bool = True, word: str = "dog") -> list[dict[str, Any]]:
-    calm = [0.1] * 8
-    made: list[dict[str, Any]] = []
-    for step in (0, 1000, 2000):
-        if step:
-            made.append({"kind": "train", "step": step, "time_s": step / 10, "tokens": step * 1900, "train/loss": 20.0,
-                         "train/mlm_loss": 7.0 - step / 1000, "train/rtd_loss": 0.4, "optim/lr": 1e-3,
-                         "optim/grad_norm": None, "perf/tokens_per_s": 30_000.0, "perf/mfu": None})  # fmt: skip
-        figures = {"mlm_loss": 9.0 - step / 1000, "mlm_accuracy": step / 10_000}
-        if rtd:
-            figures |= {"rtd_loss": 0.4, "rtd_auc": 0.5 + step / 10_000, "replaced_rate": 0.12}
-        made.append({"kind": "eval", "step": step} | {f"eval/{name}": value for name, value in figures.items()})
-        replaced = ["[CLS]", "the", word, "##s", "are", "small", ".", "[SEP]"]
-        made.append(sample_line(step, replaced if rtd else [], calm[:2] + [0.9] + calm[3:] if rtd else []))
-    return made
-
-
-def results(text: str = "A passage.") -> dict[str, Any]:
-    row = {"text": text, "label": "torch", "pretrained": "torch", "untrained": "numpy"}
-    curve = {"losses": [1.0, 0.5], "accuracies": [0.4, 0.8], "seconds": 3.0}
-    return {
-        "folder": "demo/run",
-        "corpus": {"bytes": 1000, "description": text},
-        "task": {"question": text, "labels": ["torch", "numpy"], "train": 10, "dev": 4, "examples": [row],
-                 "gold": ["torch", "torch", "numpy", "numpy"]},
-        "pretrained": curve | {"accuracy": 0.8125, "predictions": ["torch", "numpy", "numpy", "numpy"]},
-        "untrained": curve | {"accuracy": 0.4375, "predictions": ["torch"] * 4},
-    }  # fmt: skip
-
-
-def make_run(folder: Path, entries: list[dict[str, Any]], *, preset: str = "tiny", facts: Any = None) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.toml").write_text(to_toml(load(preset)))
-    facts = facts or {"cpu": "a CPU", "cores": 2, "gpus": [], "packages": {"torch": "2.13.0"}, "ledger": PLANNED_COST}
-    (folder / "run.json").write_text(json.dumps(facts))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-    return folder
-
-
-class Page(HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return re.sub(r"\s+", " ", " ".join(self.words))
 
 
 def page_of(run: Path) -> Page:
@@ -106,7 +33,7 @@ def test_headline_figures_and_costs(tmp_path: Path) -> None:
     assert re.search(r"Training FLOPs 2\.67 × 10 13", page.text)  # 4e13 x 2/3 of the planned tokens
     assert "electra detect --model demo/run" in page.text
     charts = [tag for tag, _ in page.tags if tag == "svg"]
-    assert len(charts) == 8
+    assert len(charts) == 7
 
 
 @pytest.mark.parametrize(("untrained", "too_short"), [(0.4375, False), (0.9, True)])
@@ -116,6 +43,13 @@ def test_a_run_too_short_to_help_is_called_that(tmp_path: Path, untrained: float
     found["untrained"]["accuracy"] = untrained
     (run / "demo.json").write_text(json.dumps(found))
     assert ("too short for pre-training to help" in page_of(run).text) is too_short
+
+
+@pytest.mark.parametrize("missing", ["folder", "tuned", "corpus", "task", "pretrained", "untrained"])
+def test_promise_20_a_demo_that_says_less_is_shown(tmp_path: Path, missing: str) -> None:
+    run = make_run(tmp_path / "run", lines())
+    (run / "demo.json").write_text(json.dumps({key: value for key, value in results().items() if key != missing}))
+    assert "0.700 AUC" in page_of(run).text
 
 
 def test_promise_18_text_from_data_is_escaped(tmp_path: Path) -> None:
@@ -160,7 +94,7 @@ def test_ids_are_unique_and_known(tmp_path: Path) -> None:
 def test_same_run_same_page(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", lines())
     first = write_report(run).read_bytes()
-    assert write_report(run, tmp_path / "elsewhere.html").read_bytes() == first
+    assert write_report(run, out=tmp_path / "elsewhere.html").read_bytes() == first
 
 
 def test_masked_language_model_has_no_discriminator_parts(tmp_path: Path) -> None:
@@ -180,7 +114,9 @@ def test_objectives_of_the_laboratory(tmp_path: Path, name: str) -> None:
     run = make_run(tmp_path / "run", entries)
     (run / "config.toml").write_text(to_toml(load("tiny", overrides=[f"objective.name={name}"])))
     page = page_of(run)
-    assert ("Originals named right" in page.text) == ("putting words back" in page.text) == (name != "rtd-15")
+    assert (
+        ("Originals named right" in page.text) == ("learned to name the originals" in page.text) == (name != "rtd-15")
+    )
     assert ("AUC" in page.text) == ("Spot the fake" in page.text) == (name != "replace-mlm")
     assert ("electra detect" in page.text) == (name == "rtd-15")
     assert "The generator’s loss on masked tokens" in page.text
@@ -202,7 +138,7 @@ def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
 
 
 def test_not_a_run_folder(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="give a run folder"):
+    with pytest.raises(DataError, match="give a folder of electra pretrain"):
         write_report(tmp_path)
 
 
@@ -247,4 +183,4 @@ def test_charts_take_the_colours_of_the_page() -> None:
 
 
 def test_small_figures() -> None:
-    assert _power(1.4e18) == ("1.40", 18) and _power(0) == ("0", 0)
+    assert power(1.4e18) == ("1.40", 18) and power(0) == ("0", 0)

@@ -20,7 +20,8 @@ NAMES = (
     "negative-results lambda learning-rate mask-rate"
 ).split()
 # What may follow from a budget; everything else must be the variant's own doing.
-BUDGETED = {"train.steps", "optim.warmup_steps", "train.log_every", "evaluate.every", "checkpoint.every"}
+PACED = {f"{part}.{key}" for part in ("evaluate", "checkpoint") for key in ("every", "seconds")}
+BUDGETED = {"train.steps", "optim.warmup_steps", "train.log_every", *PACED}
 BUDGETED |= {"checkpoint.keep"}
 
 

@@ -71,7 +71,7 @@ def test_an_experiment_end_to_end_and_again(data: Path, tmp_path: Path) -> None:
     done = call(*arguments("weight-tying", data, out))
     assert done.exit_code == 0, done.output
     for number in ("83.6", "84.3", "84.4"):
-        assert number in (out / "table.md").read_text() and number in (out / "index.html").read_text()
+        assert number in (out / "table.md").read_text() and number in (out / "report.html").read_text()
         assert number in done.output
     outcome = read_outcome(out)
     planned = plan(experiment("weight-tying"), SCALES["cpu-smoke"], vocab_size=200, overrides=TOY)
@@ -88,7 +88,7 @@ def test_an_experiment_end_to_end_and_again(data: Path, tmp_path: Path) -> None:
         assert [run["seed"] for run in scores["tasks"][0]["seeds"]] == [10]
     plot = ElementTree.parse(out / "plot.svg").getroot()
     assert plot.tag == "{http://www.w3.org/2000/svg}svg" and "var(" not in (out / "plot.svg").read_text()
-    page = (out / "index.html").read_text()
+    page = (out / "report.html").read_text()
     assert "mean nothing" in page and str(tmp_path) not in page and "http" not in page.replace("http-equiv", "")
 
     before, found = times(out / "runs") | times(out / "scores"), timeless(out)

@@ -12,28 +12,21 @@ from pathlib import Path
 import corpora
 import numpy as np
 import pytest
+from report_folders import made_up
 from tiny_runs import make_data
 
 from electra.errors import DataError
 from electra.finetune.task_results import SeedScore, Suite, TaskResult
-from electra.model.cost import train_flops
-from electra.report.experiment_page import draw, write_page
+from electra.report import write_report
+from electra.report.experiment_view import draw, panel_scores, write_plot
 from electra.reproduce import passages
 from electra.reproduce.comparison_table import markdown, score_cells
 from electra.reproduce.experiments import EXPERIMENTS
 from electra.reproduce.outcome import (
-    Cost,
-    Measured,
-    Outcome,
-    Row,
-    Score,
-    TaskScore,
     read_outcome,
     score_of,
     write_outcome,
 )
-from electra.reproduce.plan import plan, seeds_of
-from electra.reproduce.scale import SCALES
 from electra.shards.build import prepare
 from electra.shards.dataset import open_data
 
@@ -56,46 +49,6 @@ PAPER = {
 }  # fmt: skip
 
 
-def made_up(name: str, scale: str = "gpu-1h") -> Outcome:
-    """An outcome as a whole experiment would leave it, its scores drawn at random."""
-    random = np.random.default_rng(0)
-    rows = []
-    for number, one in enumerate(plan(EXPERIMENTS[name], SCALES[scale])):
-        for point in one.points:
-            middle = 60 + 8 * point.share + 2 * random.random() - number
-            seeds = tuple(
-                float(middle + shift)
-                for shift in random.normal(0, 0.7, len(seeds_of(EXPERIMENTS[name], SCALES[scale])))
-            )
-            cost = train_flops(one.config, steps=max(1, int(one.config.train.steps * point.share)))
-            tasks = tuple(
-                TaskScore(title=title, metric="accuracy", median=middle, low=min(seeds), high=max(seeds), labels=labels)
-                for title, labels in (("CoLA", ()), ("QNLI", ("subset of train: 9,999 of 104,743 rows",)))
-            )
-            rows.append(
-                Row(
-                    variant=one.name,
-                    title=one.variant.title,
-                    share=point.share,
-                    paper=point.paper,
-                    score=Score(label="average", value=middle, seeds=seeds, low=min(seeds), high=max(seeds)),
-                    tasks=tasks,
-                    cost=Cost(
-                        parameters=cost.parameters.total, kept=cost.parameters.encoder, steps=one.config.train.steps,
-                        tokens=cost.tokens, text_tokens=cost.tokens, paper_flops=cost.paper, real_flops=cost.real,
-                    ),
-                    measured=Measured(device_seconds=100.0, tokens_per_s=1.5e6, finetune_seconds=60.0),
-                    x=one.variant.x,
-                    line=one.variant.line,
-                    note=one.variant.note,
-                )
-            )  # fmt: skip
-    seeds_used = seeds_of(EXPERIMENTS[name], SCALES[scale])
-    return Outcome(
-        experiment=name, scale=scale, budget=EXPERIMENTS[name].budget, seeds=seeds_used, rows=tuple(rows), device="H200"
-    )
-
-
 @pytest.mark.parametrize("name", PAPER)
 def test_the_paper_s_numbers_stand_next_to_ours(name: str) -> None:
     outcome = made_up(name, "paper")  # where every checkpoint is scored
@@ -111,11 +64,12 @@ def test_every_experiment_has_a_table_a_plot_and_a_page(name: str, tmp_path: Pat
     outcome = made_up(name)
     write_outcome(tmp_path, outcome)
     assert read_outcome(tmp_path) == outcome
-    page = write_page(tmp_path)
+    write_plot(tmp_path)
+    page = write_report(tmp_path)
     root = ElementTree.parse(tmp_path / "plot.svg").getroot()
     assert root.tag.endswith("svg") and root.get("viewBox")
     drawn = "".join(root.itertext())
-    if EXPERIMENTS[name].plot == "bars":
+    if EXPERIMENTS[name].plot == "dots":
         assert all(row.title in drawn and f"{row.score.value:.1f}" in drawn for row in outcome.rows)
     shown = page.read_text()
     assert all(row.title in shown.replace("&#39;", "'") for row in outcome.rows)
@@ -129,7 +83,7 @@ def test_every_experiment_has_a_table_a_plot_and_a_page(name: str, tmp_path: Pat
 
 def test_an_experiment_that_has_not_begun_can_be_drawn() -> None:
     empty = replace(made_up("efficiency"), rows=(), missing=("electra",))
-    ElementTree.fromstring(draw(empty))
+    ElementTree.fromstring(draw(empty, sides=panel_scores(empty), name="empty"))
     assert "Not finished: electra" in markdown(empty)
 
 

@@ -99,18 +99,21 @@ def command(
 
 def _reproduce(request: Request, *, together: int | None, reuse: tuple[Path, ...]) -> None:
     """Run what is missing, draw the page of what is there, and print the table."""
-    from electra.report.experiment_page import require_drawing, write_page
+    from electra.report import write_report
+    from electra.report.rendering import require_drawing
     from electra.reproduce.execute import reproduce
 
-    require_drawing()
+    require_drawing("electra reproduce")
+    from electra.report.experiment_view import write_plot
+
     out = request.out
     try:
         reproduce(request, together=together, reuse=reuse)
     finally:
         if (out / "results.json").is_file():
-            page = write_page(out)
+            plot, page = write_plot(out), write_report(out)
     echo((out / "table.md").read_text(encoding="utf-8"))
-    echo(f"Table: {out / 'table.md'}  Plot: {out / 'plot.svg'}  Page: {page}")
+    echo(f"Table: {out / 'table.md'}  Plot: {plot}  Page: {page}")
 
 
 def _names(text: str) -> list[str]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 
-from electra.errors import ConfigError
 from electra.fsio import write_atomic
 from electra.inspection import Inspection
 from electra.inspection.advice import advice
@@ -19,8 +17,8 @@ from electra.inspection.terminal import (
     split_words,
     vocabulary_words,
 )
-from electra.progress import scaled
 from electra.report.plots import bar_chart
+from electra.report.rendering import render_page, require_drawing
 
 MOST_BARS = 8
 LEAST_BAR = 0.001
@@ -35,15 +33,9 @@ def write_inspection(found: Inspection, out: Path) -> Path:
 
 def render(found: Inspection) -> str:
     """The page as HTML text."""
-    try:
-        from jinja2 import Environment, StrictUndefined
-        from markupsafe import Markup
-    except ModuleNotFoundError as error:
-        raise ConfigError("--html", "needs jinja2", fix="pip install 'electra[report]'") from error
-    files = resources.files("electra.report")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["scaled"] = scaled
-    template = environment.from_string((files / "inspection.html").read_text(encoding="utf-8"))
+    require_drawing("--html")
+    from markupsafe import Markup
+
     charts = [
         (Markup(bars(name, title, shares)), caption)
         for name, title, shares, caption in (
@@ -51,8 +43,8 @@ def render(found: Inspection) -> str:
             ("sentences", "Sentences, by tokens", _classes(found.sentence_lengths), _middle(found.sentence_lengths)),
         )
     ]
-    return template.render(
-        style=Markup((files / "page.css").read_text(encoding="utf-8")),
+    return render_page(
+        "inspection.html",
         found=found,
         title=", ".join(found.names),
         extent=extent_words(found.extent),

@@ -54,6 +54,7 @@ class Run:
     """Everything the page shows about one run."""
 
     name: str
+    folder: Path
     config: Config
     facts: dict[str, Any]
     demo: dict[str, Any] | None
@@ -67,6 +68,11 @@ class Run:
         lines = self.evals if key.startswith("eval/") else self.train
         return [(line["step"], value) for line in lines if (value := number(line.get(key))) is not None]
 
+    @property
+    def step(self) -> int:
+        """The last step that anything was written of."""
+        return int(max((line["step"] for line in [*self.train, *self.evals]), default=0))
+
     def last(self, key: str) -> float | None:
         points = self.series(key)
         return points[-1][1] if points else None
@@ -75,7 +81,7 @@ class Run:
     def cost(self) -> RunCost:
         planned = self.facts.get("ledger") or {}
         config = self.config
-        steps = int(max((line["step"] for line in [*self.train, *self.evals]), default=0))
+        steps = self.step
         processed = float(steps * config.train.batch_size * config.data.length)
         share = processed / tokens if (tokens := number(planned.get("tokens"))) else 0.0
         speeds = [speed for _, speed in self.series("perf/tokens_per_s")]
@@ -102,7 +108,8 @@ def read_run(run: Path) -> Run:
     verify_metrics(run)
     lines = read_lines(run / FILE)
     return Run(
-        name=run.resolve().name,
+        name=name_of(run),
+        folder=run,
         config=read_config(run),
         facts=read_facts(run / FACTS) if (run / FACTS).is_file() else {},
         demo=_demo(run / DEMO),
@@ -110,6 +117,11 @@ def read_run(run: Path) -> Run:
         evals=[line for line in lines if line.get("kind") == "eval"],
         samples=[sample for line in lines if line.get("kind") == "sample" and (sample := _sample(line))],
     )
+
+
+def name_of(folder: Path) -> str:
+    """A folder's name as text; bytes that are none are shown as �."""
+    return folder.resolve().name.encode("utf-8", "replace").decode()
 
 
 def number(value: object) -> float | None:

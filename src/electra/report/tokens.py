@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from electra.metrics.rtd import auc
 from electra.report.reading import Sample
 
 _CLOSING = frozenset(".,;:!?)]}%")
@@ -97,6 +100,17 @@ def milestones(samples: Sequence[Sample], *, most: int = 4) -> list[Sample]:
     if len(steps) <= most:
         return [same[step] for step in steps]
     return [same[steps[round(i * (len(steps) - 1) / (most - 1))]] for i in range(most)]
+
+
+def by_detection(samples: Sequence[Sample]) -> list[tuple[float, Sample]]:
+    """The last step's samples that the generator changed, each with its AUC, the best-detected first."""
+    last = max((sample.step for sample in samples), default=0)
+    found = []
+    for sample in samples:
+        replaced = [a != b for a, b in zip(sample.original, sample.replaced, strict=False)]
+        if sample.step == last and sample.probabilities and any(replaced) and not all(replaced):
+            found.append((auc(np.array(sample.probabilities), np.array(replaced)), sample))
+    return sorted(found, key=lambda pair: -pair[0])
 
 
 def guesses(samples: Sequence[Sample], *, most: int = 8) -> list[Guesses]:

@@ -68,8 +68,8 @@ class Experiment:
     """GLUE tasks to score on; none means the scale's."""
     choice: bool = False
     """Whether it chooses a setting: then it is scored with the seeds for choices, not those for reports."""
-    plot: Literal["bars", "lines", "curves"] = "bars"
-    """Bars; lines over `Variant.x`; or curves over the FLOPs of each run's checkpoints."""
+    plot: Literal["dots", "lines", "curves"] = "dots"
+    """Dots; lines over `Variant.x`; or curves over the FLOPs of each run's checkpoints."""
     x_label: str = ""
     log_x: bool = False
     references: tuple[tuple[str, float], ...] = ()

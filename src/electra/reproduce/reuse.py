@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from electra.checkpoint.folder import CONFIG, FACTS, read_config
+from electra.checkpoint.folder import CONFIG, FACTS, MAY_CHANGE, read_config
 from electra.checkpoint.store import checkpoint_path
 from electra.config.load import diff, to_toml
 from electra.errors import DataError
@@ -24,7 +24,6 @@ from electra.reproduce.scorer import SCORES, Scorer
 from electra.reproduce.watch import step_reached
 
 RUNS, REQUEST = "runs", "experiment.json"
-_SILENT = ("train.log_every", "evaluate.every", "checkpoint.every", "checkpoint.keep")  # what leaves the weights alone
 _SCORED_BY = ("scale", "tasks")
 _NEAR = 3  # settings: a run with more other ones is no near miss
 
@@ -109,7 +108,7 @@ def _same(run: Path, planned: Planned, *, out: Path) -> bool:
 
 def _changed(run: Path, planned: Planned) -> list[str]:
     """The settings in which a run differs, as far as they matter to the weights."""
-    return [key for key, _, _ in diff(read_config(run), planned.config) if key not in _SILENT]
+    return [key for key, _, _ in diff(read_config(run), planned.config) if key not in MAY_CHANGE]
 
 
 def _has_weights(run: Path, planned: Planned) -> bool:

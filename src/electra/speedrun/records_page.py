@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from importlib import resources
 
 from electra.finetune.task_results import GLUE_5
 from electra.progress import scaled
 from electra.report.plots import Chart, Line, line_chart, standalone
+from electra.report.rendering import style_sheet
 from electra.speedrun.record import CURVE, Record
 
 IMAGES = "images/records"
@@ -50,9 +50,8 @@ def page(records: Sequence[Record]) -> str:
 
 def curves(records: Sequence[Record]) -> dict[str, str]:
     """File names in `IMAGES`, and the curve in each as SVG."""
-    style = (resources.files("electra.report") / "page.css").read_text(encoding="utf-8")
     runs = {slug(record): record for record in records if record.purpose == "report"}
-    return {f"{name}.svg": standalone(line_chart(_chart(record)), style) for name, record in runs.items()}
+    return {f"{name}.svg": standalone(line_chart(_chart(record)), style_sheet()) for name, record in runs.items()}
 
 
 def slug(record: Record) -> str:

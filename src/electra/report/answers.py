@@ -1,0 +1,217 @@
+"""Did it work? One sentence about a run, a fine-tuned model, an experiment, or several of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from electra.finetune.task_results import TaskResult
+from electra.metrics.rtd import entropy
+from electra.report.paper_points import ONE_ANSWER
+from electra.report.reading import Run
+from electra.report.subjects import Subject, Tried
+from electra.report.tuned import Tuned
+from electra.reproduce.comparison_table import last_rows
+from electra.reproduce.experiments import EXPERIMENTS
+from electra.reproduce.scale import SMOKE
+
+YES, PARTLY, NO, OPEN = "Yes", "Partly", "No", "Too early to say"
+LEARNED_AUC, STARTED_AUC = 0.6, 0.53
+LEARNED_LOSS = 0.6
+"""Of ln(vocabulary): knowing only how often each token occurs costs about 0.7 of it."""
+SURE_POINTS = 2.0
+"""Percentage points above one answer for every row that count as learning."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """Yes or no, and the figures that say so."""
+
+    word: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.word}. {self.sentence}"
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.reason[:1].upper()}{self.reason[1:]}."
+
+
+def answer_to(subjects: Sequence[Subject]) -> Answer:
+    """The sentence that a page leads with."""
+    answers = [answer_about(subject) for subject in subjects]
+    if len(answers) == 1:
+        return answers[0]
+    worked = sum(one.word == YES for one in answers)
+    word = YES if worked == len(answers) else PARTLY if worked else answers[0].word
+    runs = [one for one in subjects if isinstance(one, Run)]
+    scored = sorted(((run.last("eval/rtd_auc") or 0.0, run.name) for run in runs), reverse=True)
+    best = ""
+    if len(scored) > 1 and scored[0][0]:
+        others = ", ".join(f"{name} {auc:.3f}" for auc, name in scored[1:])
+        best = f"; {scored[0][1]} tells replaced tokens best, with an AUC of {scored[0][0]:.3f} ({others})"
+    pairs = [(one.name, answer.word.lower()) for one, answer in zip(subjects, answers, strict=True)]
+    rest = (
+        ""
+        if worked == len(answers)
+        else "; " + ", ".join(f"{name}: {found}" for name, found in pairs if found != "yes")
+    )
+    count = f"{worked} of {len(answers)} worked" if worked else f"none of {len(answers)} worked fully"
+    return Answer(word=word, reason=f"{count}{best}{rest}")
+
+
+def answer_about(subject: Subject) -> Answer:
+    """The sentence about one folder."""
+    if isinstance(subject, Run):
+        return _of_run(subject)
+    if isinstance(subject, Tuned):
+        return _of_tuned(subject)
+    return _of_experiment(subject)
+
+
+def _of_run(run: Run) -> Answer:
+    if (run.folder / "diverged").is_dir():
+        return Answer(
+            word=NO, reason=f"training diverged after step {run.step:,}; the run folder keeps the state it came to"
+        )
+    auc, mlm = run.last("eval/rtd_auc"), run.last("eval/mlm_loss")
+    if mlm is None or not run.step:
+        return Answer(word=OPEN, reason="there is no evaluation after a step of training yet")
+    planned = run.config.train.steps
+    timed = run.config.train.max_minutes > 0
+    when = f"at step {run.step:,}" + ("" if timed or run.step >= planned else f" of {planned:,}")
+    if auc is None:
+        return _of_masked_lm(run, mlm, when)
+    loss, rate = run.last("eval/rtd_loss"), run.last("eval/replaced_rate") or 0.0
+    blind = entropy(rate) if 0 < rate < 1 else math.inf
+    ahead = loss is not None and loss < blind
+    figure = f"it tells replaced from original tokens of held-out text with an AUC of {auc:.3f} {when}"
+    figure, helped = figure + _tuned_in_demo(run), _helped(run)
+    if auc >= LEARNED_AUC and ahead:
+        assert loss is not None
+        below = f"its loss is {1 - loss / blind:.0%} below that of knowing only the base rate"
+        return Answer(word=YES if helped else PARTLY, reason=f"{figure}; {below}")
+    if auc >= STARTED_AUC:
+        return Answer(word=PARTLY, reason=f"{figure}; an AUC of 0.5 is a coin toss, so it has only begun to learn")
+    return Answer(
+        word=OPEN if run.step < planned and not timed else NO, reason=f"{figure}, and 0.5 is a coin toss; train longer"
+    )
+
+
+def _demo_scores(run: Run) -> tuple[float, float] | None:
+    """The accuracy of the demo's fine-tuned encoder, and without pre-training."""
+    if not run.demo or not run.demo.get("pretrained") or not run.demo.get("untrained"):
+        return None
+    return run.demo["pretrained"]["accuracy"], run.demo["untrained"]["accuracy"]
+
+
+def _helped(run: Run) -> bool:
+    scores = _demo_scores(run)
+    return scores is None or scores[0] > scores[1]
+
+
+def _tuned_in_demo(run: Run) -> str:
+    scores = _demo_scores(run)
+    if scores is None:
+        return ""
+    return f"; fine-tuned, it gives {scores[0]:.1%} right answers, and {scores[1]:.1%} without pre-training"
+
+
+def _of_masked_lm(run: Run, loss: float, when: str) -> Answer:
+    vocabulary = run.config.model.vocab_size
+    start = math.log(vocabulary)
+    main = run.last("eval/main_loss")
+    if main is not None:
+        loss = main
+    accuracy = run.last("eval/mlm_accuracy" if main is None else "eval/main_accuracy") or 0.0
+    figure = f"it names {accuracy:.1%} of the masked tokens of held-out text {when}, at a loss of {loss:.2f}"
+    figure += f" (blind: {start:.2f})"
+    if loss < LEARNED_LOSS * start:
+        return Answer(word=YES, reason=figure)
+    return Answer(
+        word=PARTLY if loss < 0.95 * start else NO, reason=f"{figure}: about what token frequencies alone give"
+    )
+
+
+def _of_tuned(tuned: Tuned) -> Answer:
+    stuck = [result.title for result in tuned.suite.results if len(result.stuck) == len(result.seeds)]
+    averages = tuned.suite.averages
+    if averages:
+        average = averages[0]
+        floor = sum(
+            ONE_ANSWER[one.task]
+            for one in tuned.suite.results
+            if one.title in average.titles and one.task in ONE_ANSWER
+        )
+        floor /= len(average.titles)
+        figure = f"{average.label}: {average.value:.1f}; one answer for every row would give {floor:.1f}"
+        return Answer(word=_word(average.value, floor, stuck), reason=figure + _stuck(stuck))
+    result = tuned.suite.results[0]
+    metric, summary = result.metrics[0], result.summary()
+    spread = f" ({summary.min:.1f} to {summary.max:.1f} over {summary.n} seeds)" if summary.n > 1 else ""
+    figure = f"{result.title}: {metric} {summary.median:.1f}{spread} on {_dev_rows(result)}"
+    base = one_answer(tuned, result)
+    if base is not None:
+        label, floor = base
+        return Answer(
+            word=_word(summary.median, floor, stuck),
+            reason=f"{figure}; always answering {label} gives {floor:.1f}{_stuck(stuck)}",
+        )
+    if stuck:
+        return Answer(word=NO, reason=figure + _stuck(stuck))
+    return Answer(word=YES if summary.median > SURE_POINTS else NO, reason=figure)
+
+
+def one_answer(tuned: Tuned, result: TaskResult) -> tuple[str, float] | None:
+    """One answer for every row and its score, where it is known."""
+    rows = result.rows.get("dev")
+    if result.task in ONE_ANSWER and rows == result.full.get("dev", rows):
+        return "one and the same", ONE_ANSWER[result.task]
+    most = tuned.evaluations[0].most_frequent if tuned.evaluations else None
+    if result.metrics[0] == "accuracy" and most is not None:
+        return f"“{most[0]}”", 100 * most[1]
+    return None
+
+
+def _dev_rows(result: TaskResult) -> str:
+    rows = result.rows.get("dev")
+    return f"{rows:,} rows that it was not trained on" if rows else "rows that it was not trained on"
+
+
+def _word(score: float, floor: float, stuck: list[str]) -> str:
+    if score <= floor:
+        return NO
+    return PARTLY if stuck or score < floor + SURE_POINTS else YES
+
+
+def _stuck(titles: list[str]) -> str:
+    return f"; stuck on one answer: {', '.join(titles)}" if titles else ""
+
+
+def _of_experiment(tried: Tried) -> Answer:
+    outcome = tried.outcome
+    rows = last_rows(outcome)
+    if len(rows) < 2:
+        done = f"{len(rows)} configuration{'s' * (len(rows) != 1)} finished"
+        more = f", {len(outcome.missing)} to come" if outcome.missing else ", so there is nothing to compare"
+        return Answer(word=OPEN, reason=done + more)
+    ranked = sorted(rows, key=lambda row: -row.score.value)
+    best = f"best here is {ranked[0].title} with {ranked[0].score.value:.1f}"
+    if outcome.scale == SMOKE:
+        return Answer(
+            word=OPEN, reason=f"every configuration ran, but scores at scale {outcome.scale} mean nothing; {best}"
+        )
+    pairs = [
+        (a, b) for a, b in combinations(rows, 2) if a.paper is not None and b.paper is not None and a.paper != b.paper
+    ]
+    if not pairs:
+        apart = ranked[0].score.low > ranked[1].score.high
+        tail = "" if apart else f"; {ranked[1].title} lies within the seeds' range"
+        return Answer(word=YES if apart else PARTLY, reason=best + tail)
+    alike = sum((a.score.value - b.score.value) * ((a.paper or 0) - (b.paper or 0)) > 0 for a, b in pairs)
+    word = YES if alike == len(pairs) else PARTLY if alike > len(pairs) / 2 else NO
+    finding = EXPERIMENTS[outcome.experiment].source.partition(" (")[0]
+    return Answer(word=word, reason=f"{alike} of {len(pairs)} pairs stand in the paper's order ({finding}); {best}")
