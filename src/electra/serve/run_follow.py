@@ -1,0 +1,145 @@
+"""A run as it trains: its curves and its latest sample, from metrics.jsonl."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from electra.checkpoint import store
+from electra.checkpoint.folder import read_config
+from electra.train.metrics_file import FILE, read_lines
+
+MAX_POINTS = 300
+CURVES = (
+    "train/mlm_loss",
+    "train/main_loss",
+    "train/rtd_loss",
+    "eval/mlm_loss",
+    "eval/main_loss",
+    "eval/rtd_loss",
+    "eval/rtd_auc",
+    "perf/tokens_per_s",
+)
+"""What the page draws, where the run has it."""
+
+Points = list[tuple[int, float]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSample:
+    """One held-out sequence at the latest evaluation: tokens, and how likely each looked replaced."""
+
+    step: int
+    original: list[str]
+    masked: list[str]
+    replaced: list[str]
+    """Empty for an objective without a generator."""
+    probabilities: list[float]
+    """Empty for an objective without replaced token detection."""
+    spaced: bool
+    """Tokens hold their spaces; otherwise `##` marks those without one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunState:
+    """How far a run is."""
+
+    name: str
+    step: int
+    total_steps: int
+    """0 where a time budget ends the run."""
+    quiet_s: float
+    """Seconds since the run last wrote a line."""
+    checkpoint: int | None
+    """The step of the newest checkpoint."""
+    curves: dict[str, Points] = field(default_factory=dict)
+    """(step, value) by metric, thinned to a few hundred points."""
+    sample: RunSample | None = None
+
+
+class RunFollower:
+    """Reads a run's metrics again when the file has changed."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._config = read_config(run)
+        self._lock = threading.Lock()
+        self._read: tuple[int, int] | None = None
+        self._lines: list[dict[str, Any]] = []
+
+    def state(self) -> RunState:
+        """The run as it is now."""
+        with self._lock:
+            try:
+                facts = os.stat(self._run / FILE)
+                at, size_and_time = facts.st_mtime, (facts.st_size, facts.st_mtime_ns)
+            except FileNotFoundError:
+                at, size_and_time = time.time(), (0, 0)
+            if size_and_time != self._read:
+                self._read, self._lines = size_and_time, read_lines(self._run / FILE)
+            lines = self._lines
+        saved = store.steps(self._run)
+        return RunState(
+            name=self._run.resolve().name,
+            step=max((line["step"] for line in lines), default=0),
+            total_steps=0 if self._config.train.max_minutes else self._config.train.steps,
+            quiet_s=max(0.0, time.time() - at),
+            checkpoint=store.step_of(saved[-1]) if saved else None,
+            curves=_curves(lines),
+            sample=_sample(lines),
+        )
+
+
+def _curves(lines: list[dict[str, Any]]) -> dict[str, Points]:
+    found: dict[str, Points] = {}
+    for name in CURVES:
+        points = [(line["step"], float(line[name])) for line in lines if _is_figure(line, name)]
+        if points:
+            found[name] = thinned(points)
+    return found
+
+
+def _is_figure(line: dict[str, Any], name: str) -> bool:
+    kind = "eval" if name.startswith("eval/") else "train"
+    return line["kind"] == kind and line.get(name) is not None
+
+
+def thinned(points: Points, *, most: int = MAX_POINTS) -> Points:
+    """At most `most` points: means over equal numbers of them; the last one stays as it is."""
+    if len(points) <= most:
+        return points
+    count = most - 1
+    made: Points = []
+    for number in range(count):
+        part = points[number * (len(points) - 1) // count : (number + 1) * (len(points) - 1) // count]
+        made.append((part[-1][0], sum(value for _, value in part) / len(part)))
+    return [*made, points[-1]]
+
+
+def _sample(lines: list[dict[str, Any]]) -> RunSample | None:
+    """The last sample line that holds together."""
+    for line in reversed(lines):
+        if line["kind"] == "sample":
+            names = ("original", "masked", "replaced")
+            original, masked, replaced = (_texts(line.get(name)) for name in names)
+            stored = line.get("probabilities")
+            found = [value for value in stored if isinstance(value, float)] if isinstance(stored, list) else []
+            count = len(original)
+            if count and {len(masked), len(replaced) or count, len(found) or count} == {count}:
+                return RunSample(
+                    step=line["step"],
+                    original=original,
+                    masked=masked,
+                    replaced=replaced,
+                    probabilities=found,
+                    spaced=line.get("spaced") is True,
+                )
+    return None
+
+
+def _texts(value: object) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else []
