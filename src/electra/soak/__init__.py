@@ -1,1 +1,1 @@
-"""Campaigns that attack this package and count what happens: `python -m electra.soak inputs` and `flips`."""
+"""Campaigns that attack this package and count what happens: `python -m electra.soak --help` lists them."""

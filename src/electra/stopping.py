@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import NoReturn
 
 from electra.errors import Resumable
 from electra.train.interrupt import EARLIER, SIGNALS
@@ -22,6 +23,18 @@ def last_line(name: str = "") -> str:
     return f"electra: stopped{f' by {name}' if name else ''}; the same command continues where it can"
 
 
+def listen() -> None:
+    """Take signals from now on, while the command line itself is imported: the first one ends the program."""
+    for number in SIGNALS:
+        signal.signal(number, lambda number, frame: _leave(signal.Signals(number).name))
+
+
+def _leave(name: str) -> NoReturn:
+    with contextlib.suppress(OSError):
+        os.write(2, f"{last_line(name)}\n".encode())
+    os._exit(Resumable.exit_code)
+
+
 @contextlib.contextmanager
 def stopped_by_signals(*, program: bool) -> Iterator[None]:
     """Raise `Stopped` on the first signal; a second one ends the process as if nobody listened.
@@ -34,9 +47,7 @@ def stopped_by_signals(*, program: bool) -> Iterator[None]:
         signal.signal(number, signal.SIG_DFL)
         EARLIER.reason = name = signal.Signals(number).name
         if program and _importing(frame):
-            with contextlib.suppress(OSError):
-                os.write(2, f"{last_line(name)}\n".encode())
-            os._exit(Resumable.exit_code)
+            _leave(name)
         raise Stopped(name)
 
     EARLIER.reason = ""
