@@ -11,11 +11,12 @@ import corpora
 import pytest
 import task_files
 import tiny_runs
+import tuned_folders
 from click.testing import CliRunner
 from model_folders import make_run
 
 from electra.batches.epoch_plan import LAYOUTS
-from electra.bench import finetune_speed, kernel_quality, loader_speed, prepare_speed, row_table
+from electra.bench import finetune_speed, inference_speed, kernel_quality, loader_speed, prepare_speed, row_table
 from electra.bench.made_corpora import CORPORA
 from electra.interop.transfer import export_model
 
@@ -79,6 +80,23 @@ def test_finetune_speed(tmp_path: Path) -> None:
     ours, first, plain, times, captured = map(float, row.split()[1:])
     assert min(ours, first, plain) > 0
     assert times == pytest.approx(ours / plain, abs=0.1) and captured == pytest.approx(first / plain, abs=0.1)
+
+
+def test_inference_speed(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    tuned_folders.save(tmp_path / "classifier", "classify")
+    (tmp_path / "texts.txt").write_text("the dog sat\n\n" + "a cat ate money and the meal\n" * 6)
+    where = ["--texts", str(tmp_path / "texts.txt"), "--batch", "4", "--rounds", "1", "--device", "cpu"]
+    found = []
+    for model in ("run", "classifier"):
+        done = CliRunner().invoke(inference_speed.command, ["--model", str(tmp_path / model), *where])
+        assert done.exit_code == 0, (done.output, done.exception)
+        assert "7 texts of 6.4 words" in done.output
+        found += [line.split() for line in done.stdout.splitlines() if line.startswith(("detect", "encode", "predict"))]
+    peers = ["electra", "transformers", "onnxruntime"]
+    named = [("detect", peer) for peer in peers] + [("encode", peer) for peer in peers[:2]]
+    assert [(verb, name) for verb, name, *_ in found] == named + [("predict", peer) for peer in peers]
+    assert [row[-1] for row in found if row[1] == "electra"] == ["1.00"] * 3
 
 
 def test_kernel_quality(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """How fast this is, on one machine in one run, and whether its kernels may train.
 
 `electra bench` measures our training step against the same step written with `transformers` modules. Further programs
-start as `python -m electra.bench.NAME`: gate, op_gains, bitwise, loader_speed, prepare_speed, finetune_speed and
-kernel_quality.
+start as `python -m electra.bench.NAME`: gate, op_gains, bitwise, loader_speed, prepare_speed, finetune_speed,
+inference_speed, kernel_quality, onnx_int8 and serve_load.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from electra.bench.grid import FUSED, OURS, PEERS, PLAIN
@@ -11,6 +10,7 @@ from electra.bench.processes import Row
 from electra.bench.speed_table import machine
 from electra.progress import scaled
 from electra.report.plots import COLOURS, panels, standalone
+from electra.report.rendering import style_sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,10 +26,8 @@ def draw(rows: Sequence[Row], facts: dict[str, Any]) -> str:
     batches, lengths = sorted({row.job.batch for row in rows}), sorted({row.job.length for row in rows})
     over_lengths = len(batches) == 1 and len(lengths) > 1
     values = batches if over_lengths else lengths
-    with panels("bench", width=max(6.4, 1.2 + 3.0 * len(values)), height=4.3, count=len(values), shared_y=True) as (
-        drawn,
-        finished,
-    ):
+    width, label = max(6.4, 1.2 + 3.0 * len(values)), f"Tokens a second, {facts['preset']}, {machine(facts)}"
+    with panels("bench", width=width, height=4.3, label=label, count=len(values), shared_y=True) as (drawn, finished):
         _scale(drawn, rows)
         for axes, value in zip(drawn, values, strict=True):
             axes.set_title(f"{'batch' if over_lengths else 'length'} {value}", loc="left", fontsize=11, pad=8)
@@ -42,8 +40,7 @@ def draw(rows: Sequence[Row], facts: dict[str, Any]) -> str:
         legends = [axes.get_legend_handles_labels() for axes in drawn]
         entries = {label: handle for pair in legends for handle, label in zip(*pair, strict=True)}
         figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3, fontsize=9)
-    style = (resources.files("electra.report") / "page.css").read_text(encoding="utf-8")
-    return standalone(finished[0], style)
+    return standalone(finished[0], style_sheet())
 
 
 def _panel(axes: Axes, rows: Sequence[Row], *, over_lengths: bool) -> None:

@@ -5,10 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from electra.cli.lines import echo
 
-OVERRIDES = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+
+def _complete_key(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The keys that begin so, for the shell; their values are not completed."""
+    from electra.config.keys import describe
+
+    return [CompletionItem(f"{one.key}=", help=one.help) for one in describe() if one.key.startswith(incomplete)]
+
+
+OVERRIDES = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=_complete_key)
 PRESET = click.option(
     "--preset", metavar="NAME", help="Start from this preset (default: small); `electra config presets` lists them."
 )
