@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test languages gpu-test check bench clean
+.PHONY: install demo test languages soak gpu-test check bench clean
 
 install: $(STAMP)
 
@@ -25,6 +25,14 @@ test: check
 # All ten languages from text to transformers; `make test` trains three of them.
 languages: $(STAMP)
 	ELECTRA_LANGUAGES=all $(BIN)/python -m pytest -n 2 tests/test_languages.py
+
+# The long forms of all campaigns, with counts, and every kernel under the race detector; about half an hour on two cores.
+soak: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m electra.soak kills
+	OMP_NUM_THREADS=1 $(BIN)/python -m electra.soak signals
+	OMP_NUM_THREADS=1 $(BIN)/python -m electra.soak flips
+	OMP_NUM_THREADS=1 $(BIN)/python -m electra.soak inputs
+	ELECTRA_RACES=all $(BIN)/python -m pytest -n 2 -m slow tests/test_ops_cuda.py
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: two test processes share two cores
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -13,6 +14,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.pop("ELECTRA_DEBUG", None)
 
 import pytest
+import raise_lines
 import torch
 from hypothesis import settings
 
@@ -26,13 +28,47 @@ settings.register_profile("electra", deadline=None, derandomize=True, max_exampl
 settings.load_profile("electra")
 
 
+raise_lines.record()
+_places: set[str] = set()
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_testnodedown(node: Any) -> None:
+    """Gather from a test process of `-n` which lines it reached."""
+    _places.update(getattr(node, "workeroutput", {}).get("raised", ()))
+
+
+def _check_raise_lines(session: pytest.Session, write_line: Callable[..., None]) -> None:
+    """After the whole suite, every line that raises a user's error was reached, or is listed with a reason.
+
+    ELECTRA_RAISE_LINES=FILE writes those that are neither to a file. As long as there is no list, none is required.
+    """
+    config = session.config
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
+    if not whole or config.option.markexpr or "ELECTRA_SHARD" in os.environ:
+        return
+    left, known = raise_lines.unreached(_places | {*raise_lines.reached()}), raise_lines.listed()
+    missing = sorted({line.listed_as for line in left} - known)
+    write_line(f"raise lines of user's errors: {len(missing)} not reached, {len(known)} more listed with a reason")
+    if file := os.environ.get("ELECTRA_RAISE_LINES"):
+        with open(file, "w", encoding="utf-8") as out:
+            out.writelines(f"{line}\n" for line in missing)
+    if missing and raise_lines.LISTED.exists() and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        write_line("no test reaches these lines; write one, or list them in tests/raise_lines.txt:", red=True)
+        for line in missing:
+            write_line(line)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """ELECTRA_SHARD=i/n leaves every n-th test: the convergence gate runs several processes of them.
 
-    Seven of the ten languages are trained where ELECTRA_LANGUAGES=all asks for it (`make languages`).
+    Seven of the ten languages are trained where ELECTRA_LANGUAGES=all asks for it (`make languages`), and four of the
+    five kernels run under the race detector where ELECTRA_RACES=all does (`make soak`).
     """
-    if os.environ.get("ELECTRA_LANGUAGES") != "all":
-        items[:] = [item for item in items if item.get_closest_marker("languages") is None]
+    for marker in ("languages", "races"):
+        if os.environ.get(f"ELECTRA_{marker.upper()}") != "all":
+            items[:] = [item for item in items if item.get_closest_marker(marker) is None]
     if shard := os.environ.get("ELECTRA_SHARD"):
         number, count = map(int, shard.split("/"))
         items[:] = items[number::count]
@@ -56,9 +92,13 @@ def ampere(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A promise that was skipped was not kept: fail the run, except for those that need a GPU."""
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if hasattr(session.config, "workerinput") or reporter is None:
+    if hasattr(session.config, "workerinput"):
+        session.config.workeroutput["raised"] = raise_lines.reached()  # type: ignore[attr-defined]
         return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:
+        return
+    _check_raise_lines(session, reporter.write_line)
     skipped = [report for report in reporter.stats.get("skipped", []) if "::test_promise_" in report.nodeid]
     broken = sorted({report.nodeid for report in skipped if "gpu" not in report.keywords})
     if broken and session.exitstatus == pytest.ExitCode.OK:

@@ -210,7 +210,7 @@ def test_predict(place: Path, tuned: api.FinetuneResult) -> None:
     file = place / "mine" / "dev.csv"
     wanted = [json.loads(line) for line in command("predict", "--model", tuned.path, "--input", file).splitlines()]
     found = electra.predict(tuned.path, input=file)
-    assert [one["label"] for one in found] == [one["label"] for one in wanted] and len(found) == len(wanted) > 3
+    assert [one["label"] for one in found] == [one["prediction"] for one in wanted] and len(found) == len(wanted) > 3
     for one, other in zip(found, wanted, strict=True):
         assert one["probabilities"] == pytest.approx(other["probabilities"], rel=1e-5)
     model = electra.load(tuned.path)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import click
 import pytest
+import tiny_runs
 
 from electra import cli
 from electra.errors import CheckpointError, ConfigError, DataError, Diverged, Resumable
@@ -74,7 +75,7 @@ def test_version_and_no_arguments() -> None:
         (("--verson",), "Did you mean '--version'?"),
         (("config", "shwo"), "did you mean 'show'?"),
         (("config", "show", "--presett", "tiny"), "--preset"),
-        (("config", "show", "--train.steps=5"), "write train.steps=VALUE"),
+        (("config", "show", "--train.steps=5"), "write train.steps=5"),
         (("config", "show", "train.step=5"), "did you mean 'train.steps'?"),
         (("doctor", "--jso"), "--json"),
     ],
@@ -127,8 +128,8 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         (CheckpointError("step-1", "damaged"), 5, "step-1: damaged"),
         (PermissionError(errno.EACCES, "Permission denied", "out/x"), 4, "out/x: Permission denied"),
         (OSError(errno.ENOSPC, "No space left on device"), 4, "No space left on device"),
-        (MemoryError(), 1, "out of memory (lower train.micro_batch"),
-        (OutOfMemoryError("CUDA"), 1, "out of memory (lower train.micro_batch"),
+        (MemoryError(), 1, "out of memory (lower the batch or the length, or take a smaller model)"),
+        (OutOfMemoryError("CUDA"), 1, "out of memory (lower the batch or the length, or take a smaller model)"),
         (ModuleNotFoundError("No module named 'zstandard'", name="zstandard"), 2, "the package 'zstandard' is missing"),
         (click.ClickException("plain"), 1, "plain"),
         (DataError("a.txt", "two\nlines"), 4, "a.txt: two lines"),
@@ -208,3 +209,16 @@ def test_broken_pipe_is_quiet() -> None:
     )
     os.close(writer)
     assert closed.returncode == 1 and closed.stderr == ""
+
+
+def test_the_shell_completes_commands_options_and_keys() -> None:
+    """As docs/how-to/completion.md has it."""
+    page = (tiny_runs.ROOT / "docs" / "how-to" / "completion.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `electra")]
+    assert len(rows) == 3
+    for typed, offered in rows:
+        words = typed.strip(" `")
+        asked = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1), "_ELECTRA_COMPLETE": "bash_complete"}
+        command = [sys.executable, "-c", "from electra.cli import main; main(prog_name='electra')"]
+        done = subprocess.run(command, capture_output=True, text=True, env={**ENV, **asked}, timeout=60)
+        assert [line.removeprefix("plain,") for line in done.stdout.splitlines()] == offered.replace("`", "").split()

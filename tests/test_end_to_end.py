@@ -57,7 +57,7 @@ if __name__ == "__main__":
         except SystemExit as stop:
             codes[arguments[0]] = stop.code
     from electra.report import write_report
-    write_report(Path("run"), Path("report.html"))
+    write_report(Path("run"), out=Path("report.html"))
 
     import fractions, pickle, socket
     before = len(seen["unpickled"])

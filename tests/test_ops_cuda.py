@@ -26,6 +26,8 @@ KERNELS = (
     gelu_mlp.DOWN_BACKWARD, encoder_width256.FORWARD, cross_entropy.FORWARD, cross_entropy.BACKWARD,
 )  # fmt: skip
 HERE = Draw(torch.bfloat16, "cuda" if GPU else "cpu")
+MORE_RACES = ("linear_gelu", "width 64", "width 256", "linear_cross_entropy")
+"""Beside attention, which `make test` runs; `make soak` runs them all."""
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
@@ -63,7 +65,7 @@ def test_kernels_compile_into_registers(kernel: Kernel, tmp_path: Path) -> None:
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux" or GPU, reason="of the emulated kernels, on Linux")
-@pytest.mark.parametrize("op", ["attention", "linear_gelu", "width 64", "width 256", "linear_cross_entropy"])
+@pytest.mark.parametrize("op", ["attention", *(pytest.param(op, marks=pytest.mark.races) for op in MORE_RACES)])
 def test_no_thread_reads_what_another_writes_at_the_same_time(op: str) -> None:
     """Under the compiler's race detector, which must not load late and knows some thousand threads: in processes."""
     library = subprocess.run(

@@ -80,11 +80,14 @@ def command(data: Path, out: Path, *overrides: str) -> list[str]:
     return ["pretrain", "--data", str(data), "--out", str(out), "--preset", "tiny", *arguments(*overrides)]
 
 
-def start(arguments: list[str], program: tuple[str, ...] = ("-m", "electra"), **environment: str) -> Process:
+def start(
+    arguments: list[str], program: tuple[str, ...] = ("-m", "electra"), *, stdin: bool = False, **environment: str
+) -> Process:
     """`electra`, or another Python program, as a process of its own, its output in one pipe."""
     return subprocess.Popen(
         [sys.executable, *program, *arguments],
         env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"} | environment,
+        stdin=subprocess.PIPE if stdin else None,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -7,12 +7,12 @@ same strict reader reads them: an unknown key or an impossible value is a `Confi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from electra.api_model import Device, Model, Part, PathLike, export
 from electra.api_results import Exported, FinetuneResult, PreparedData, Run
-from electra.errors import CheckpointError, ConfigError
+from electra.errors import ConfigError
 from electra.inference.results import (
     DetectedToken,
     Detection,
@@ -27,16 +27,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from electra.finetune.model_folder import FinetunedModel
-    from electra.finetune.pretrained import Pretrained
-    from electra.inference.encode import Pooling
     from electra.inference.predict import Input
-    from electra.interop.models import Loaded
+    from electra.interop.embedding_folder import Pooling
 
-PathLike = str | Path
 Settings = Mapping[str, str | int | float | bool] | Sequence[str]
-Part = Literal["discriminator", "generator"]
-Device = Literal["auto", "cpu", "cuda"]
 
 __all__ = [
     "DetectedToken",
@@ -63,116 +57,10 @@ __all__ = [
 ]
 
 
-class Model:
-    """A model to use, from `electra.load`.
-
-    A pre-trained model can `detect`, `score` and `encode`; a fine-tuned one can `predict` and `encode`.
-    """
-
-    def __init__(self, path: PathLike, *, part: Part = "discriminator", device: Device = "auto") -> None:
-        from electra.finetune.model_folder import is_finetuned, load_finetuned
-        from electra.interop.models import load_model
-
-        self.path, self.part, self.device = Path(path), part, device
-        self._finetuned: FinetunedModel | None = None
-        self._pretrained: Loaded | None = None
-        if is_finetuned(self.path):
-            if part != "discriminator":
-                raise ConfigError("part", "a fine-tuned model has one network only", fix="leave it out")
-            self._finetuned = load_finetuned(self.path)
-        else:
-            self._pretrained = load_model(self.path, part=part)
-
-    @property
-    def task(self) -> str | None:
-        """The title of the task it was fine-tuned on; None for a pre-trained model."""
-        return self._finetuned.about.title if self._finetuned else None
-
-    def predict(self, rows: Sequence[Input], *, batch_size: int = 128) -> Predictions:
-        """One prediction a row: a text, a pair of texts, the words of a sentence, or a question with its passage."""
-        from electra.inference.predict import predict
-
-        model = self._for_prediction
-        found = predict(model, [rows] if isinstance(rows, str) else rows, batch_size=batch_size)
-        return Predictions(title=model.about.title, rows=tuple(found))
-
-    def predict_file(
-        self,
-        path: PathLike,
-        *,
-        text: str | None = None,
-        pair: str | None = None,
-        id: str | None = None,
-        batch_size: int = 128,
-    ) -> Predictions:
-        """One prediction a row of a file; `text`, `pair` and `id` name its columns where it has some."""
-        from electra.inference.input_rows import rows_of_file
-
-        rows = rows_of_file(Path(path), self._for_prediction.about, text=text, pair=pair, id=id)
-        return self.predict(rows, batch_size=batch_size)
-
-    def detect(self, text: str, *, threshold: float = 0.5) -> Detection:
-        """The tokens of a text, each with the probability that it was replaced; flagged from `threshold` on."""
-        from electra.inference.detect import detect
-
-        return detect(self._with_head, text, threshold=threshold)
-
-    def score(self, texts: str | Sequence[str], *, batch_size: int = 64) -> Scores:
-        """The pseudo-log-likelihood of each text; needs an electric model or a masked language model."""
-        from electra.inference.likelihood import score
-
-        rows = [texts] if isinstance(texts, str) else texts
-        return Scores(texts=tuple(score(self._with_head, rows, batch_size=batch_size)))
-
-    def encode(
-        self, texts: str | Sequence[str], *, pooling: Pooling = "mean", batch_size: int = 64
-    ) -> NDArray[np.float32]:
-        """One vector a text, (texts, width): the mean of the last hidden states, or with `cls` that of [CLS]."""
-        from electra.inference.encode import encode
-
-        rows = [texts] if isinstance(texts, str) else texts
-        return encode(self._encoder, rows, pooling=pooling, batch_size=batch_size)
-
-    def export(self, out: PathLike) -> Exported:
-        """A folder that `transformers` loads, written from this model."""
-        return export(self.path, out=out, part=self.part)
-
-    def __repr__(self) -> str:
-        config = (self._finetuned or self._with_head).config
-        kind = f"fine-tuned on {self.task}" if self._finetuned else f"pre-trained {self.part}"
-        return f"<electra.Model {self.path}: {kind}, {config.layers} layers x {config.width}>"
-
-    @cached_property
-    def _for_prediction(self) -> FinetunedModel:
-        from electra.inference.predict import on_device
-
-        if self._finetuned is None:
-            raise CheckpointError(self.path, "is not a fine-tuned model", fix="electra.finetune makes one")
-        return on_device(self._finetuned, self.device)
-
-    @cached_property
-    def _with_head(self) -> Loaded:
-        from electra.inference.likelihood import on_device
-
-        if self._pretrained is None:
-            reason = "is fine-tuned, so it has no pre-training head"
-            raise CheckpointError(self.path, reason, fix="load the pre-trained model")
-        return on_device(self._pretrained, self.device)
-
-    @cached_property
-    def _encoder(self) -> Pretrained:
-        from electra.finetune.pretrained import of_finetuned, of_loaded
-        from electra.inference.encode import on_device
-
-        if self._finetuned is not None:
-            return on_device(of_finetuned(self._finetuned), self.device)
-        assert self._pretrained is not None
-        return on_device(of_loaded(self._pretrained), self.device)
-
-
 def load(model: PathLike, *, part: Part = "discriminator", device: Device = "auto") -> Model:
     """The model in a run folder, a checkpoint, an exported, a `transformers` or a fine-tuned folder, ready to use.
 
+    A hub name, `owner/name`, is looked up in the local hub cache, then downloaded by `huggingface_hub`.
     `part` chooses between a run's two networks. Of a fine-tuning run it is the seed with the median score.
     """
     return Model(model, part=part, device=device)
@@ -278,14 +166,14 @@ def pretrain(
 def finetune(
     task: str,
     *,
-    model: PathLike,
+    model: PathLike | None = None,
     out: PathLike,
     data: PathLike | None = None,
     train: PathLike | None = None,
     dev: PathLike | None = None,
-    text: str = "text",
+    text: str | None = None,
     pair: str | None = None,
-    label: str = "label",
+    label: str | None = None,
     separator: str = ",",
     name: str | None = None,
     seeds: int = 1,
@@ -297,17 +185,18 @@ def finetune(
     """The scores of a model fine-tuned on a task, once a seed; calling it again adds missing seeds.
 
     `task` is a GLUE task, `squad`, `squad2`, or for files of your own `classify`, `multilabel`, `regress`, `tag` or
-    `questions`. Files are those of the folder `data`, or `train` and `dev`; `text`, `pair` and `label` name columns.
+    `questions`. Files are those of the folder `data`, or `train` and `dev`; of a single file, `data` or `train`, a part
+    is held out. `text`, `pair` and `label` name columns; text and label are guessed where that is obvious.
     Settings are the paper's for the model's size; `config` (TOML) and `settings` change them.
     """
     from electra.finetune.task_run import Options, finetune_task
-    from electra.tasks.named_tasks import Columns
+    from electra.tasks.columns import Columns
 
     if seeds < 1 or together < 0:
         raise ConfigError("seeds and together", f"{seeds} and {together} are too few", fix="at least 1 and 0")
     result = finetune_task(
         task,
-        model=Path(model),
+        model=None if model is None else Path(model),
         out=Path(out),
         data=None if data is None else Path(data),
         train=None if train is None else Path(train),
@@ -380,14 +269,6 @@ def encode(
 ) -> NDArray[np.float32]:
     """One vector a text, (texts, width): the mean of the last hidden states, or with `cls` that of [CLS]."""
     return load(model, device=device).encode(texts, pooling=pooling, batch_size=batch_size)
-
-
-def export(model: PathLike, *, out: PathLike, part: Part = "discriminator") -> Exported:
-    """A folder that `transformers` loads, written from a pre-trained or fine-tuned model."""
-    from electra.finetune.export import export as write
-
-    made = write(Path(model), Path(out), part=part)
-    return Exported(path=Path(out), architecture=made.architecture, parameters=made.parameters, source=made.path)
 
 
 def _overrides(settings: Settings) -> list[str]:

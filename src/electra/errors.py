@@ -38,7 +38,7 @@ class DataError(ElectraError):
 
 
 class CheckpointError(ElectraError):
-    """A checkpoint or model folder that cannot be written or trusted."""
+    """A checkpoint or model folder that cannot be trusted."""
 
     exit_code = 5
 
@@ -46,10 +46,22 @@ class CheckpointError(ElectraError):
         super().__init__(f"{where}: {reason}" + (f" ({fix})" if fix else ""))
 
 
+class StorageError(CheckpointError):
+    """A checkpoint or model folder that the disk did not take or give: full, read-only, gone."""
+
+    exit_code = DataError.exit_code
+
+
 class Resumable(ElectraError):
     """Work stopped on request after saving; the same command continues it."""
 
     exit_code = 75
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, of Python's own or of torch's, on a CPU or a GPU; torch need not be imported."""
+    on_cpu = isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    return on_cpu or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -139,6 +139,16 @@ def read_json_lines(path: Path, *, most: int = MAX_JSON_BYTES) -> list[dict[str,
     return [parse_row(line, where=path, number=number) for number, line in enumerate(lines, 1) if line.strip()]
 
 
+def require_writable(folder: Path) -> None:
+    """Refuse a folder in which no file can be written, before anything is computed for it; changes nothing."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    reason = "" if there.is_dir() else "Not a directory"
+    if not reason and not os.access(there, os.W_OK | os.X_OK):
+        reason = "Permission denied"
+    if reason:
+        raise DataError(folder, f"cannot be written: {reason}", fix="choose another --out")
+
+
 @contextlib.contextmanager
 def commit_dir(path: Path) -> Iterator[Path]:
     """Yield a folder aside; on success it becomes `path` at once, on an exception it is gone."""

@@ -154,11 +154,38 @@ def memory_bytes(device: torch.device | None = None) -> int | None:
     return total
 
 
+def free_bytes(device: torch.device) -> int:
+    """Memory that this process may still take: of a GPU, or of the machine, its container or this process's limit."""
+    if device.type == "cuda":
+        import torch
+
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
+    import resource
+
+    status, machine = _kib("/proc/self/status"), _kib("/proc/meminfo")
+    free = [machine["MemAvailable"]] if "MemAvailable" in machine else []
+    if (total := memory_bytes()) is not None:
+        free.append(total - status.get("VmRSS", 0))
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        free.append(limit - status.get("VmSize", 0))
+    return max(0, min(free, default=0))
+
+
+def _kib(path: str) -> dict[str, int]:
+    """The sizes in a file of /proc, in bytes; none where there is no such file."""
+    try:
+        text = Path(path).read_text()
+    except OSError:
+        return {}
+    return {name: int(size) * 2**10 for name, size in re.findall(r"^(\w+):\s*(\d+) kB$", text, re.MULTILINE)}
+
+
 def peak_resident_bytes() -> int:
     """The most memory that this process has held; not what the one that started it had, which getrusage hands on."""
-    with contextlib.suppress(OSError):
-        if found := re.search(r"^VmHWM:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE):
-            return int(found[1]) * 2**10
+    if (highest := _kib("/proc/self/status").get("VmHWM")) is not None:
+        return highest
     import resource
 
     unit = 1 if sys.platform == "darwin" else 2**10  # macOS counts bytes, others KiB

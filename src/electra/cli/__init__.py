@@ -8,28 +8,35 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from electra import __version__
-from electra.cli.stopping import Stopped, last_line, stopped_by_signals
-from electra.errors import ConfigError, ElectraError, Resumable, suggest
+from electra import __version__, progress
+from electra.errors import ConfigError, ElectraError, Resumable, is_out_of_memory, suggest
 from electra.platforms import require_supported
+from electra.stopping import Stopped, last_line, stopped_by_signals
 from electra.terminal import visible
 
 COMMANDS = {
     "demo": ("electra.cli.demo", "From text to a fine-tuned model and a report, in minutes."),
     "prepare": ("electra.cli.prepare", "Raw text to a tokenizer and token shards."),
     "pretrain": ("electra.cli.pretrain", "Train generator and discriminator; run it again to resume."),
+    "watch": ("electra.cli.watch", "Follow a run in the terminal, or see where it stands."),
+    "track": ("electra.cli.track", "A run's metrics to TensorBoard or Weights & Biases, at any time."),
     "finetune": ("electra.cli.finetune", "Fine-tune a model on a task: GLUE, SQuAD, tagging, your own data."),
     "glue": ("electra.cli.glue", "Fine-tune on every GLUE task at hand; the paper's average."),
-    "evaluate": ("electra.cli.evaluate", "The scores in a folder: seeds, median, spread, averages."),
+    "evaluate": ("electra.cli.evaluate", "The scores in a folder, or a model's on a labelled file."),
     "predict": ("electra.cli.predict", "A fine-tuned model's predictions for your rows."),
     "detect": ("electra.cli.detect", "Mark the tokens of a text that look replaced."),
     "score": ("electra.cli.score", "How likely texts are to an electric or masked language model."),
-    "export": ("electra.cli.export", "A run's model as a folder that transformers loads."),
-    "import": ("electra.cli.import_", "A transformers ELECTRA folder as one of ours."),
+    "encode": ("electra.cli.encode", "Texts as vectors: the encoder's hidden states, pooled."),
+    "serve": ("electra.cli.serve", "A page to try a model on, and a JSON API; follows a run."),
+    "export": ("electra.cli.export", "A model for transformers, ONNX Runtime or sentence-transformers."),
+    "import": ("electra.cli.import_", "A transformers or TensorFlow ELECTRA model as one of ours."),
+    "push": ("electra.cli.push", "An exported folder to the Hugging Face hub, private by default."),
+    "report": ("electra.cli.report", "One page about runs: curves, samples, scores, what differs."),
     "reproduce": ("electra.cli.reproduce", "An experiment of the paper, its numbers and yours."),
     "speedrun": ("electra.cli.speedrun", "How good an encoder so many minutes give."),
     "config": ("electra.cli.config", "Show or compare configurations; list every option."),
@@ -39,8 +46,18 @@ COMMANDS = {
 }
 """Name to module and one-line help. A module's `command` is what runs."""
 
+LONG = (
+    "demo", "prepare", "pretrain", "finetune", "glue", "evaluate", "predict", "score", "encode", "export", "reproduce",
+    "speedrun", "bench",
+)  # fmt: skip
+"""Commands that may take long: they have --quiet, --verbose and --log-file."""
 DATA_EXIT = 4
-OUT_OF_MEMORY = "out of memory (lower train.micro_batch, train.batch_size or data.length)"
+OUT_OF_MEMORY = {
+    "pretrain": "lower train.micro_batch, train.batch_size or data.length",
+    "finetune": "lower batch_size or length, such as batch_size=8 length=64",
+    "glue": "lower batch_size or length, such as batch_size=8 length=64",
+}
+"""What to lower, by command; pre-training itself names a value that fits."""
 
 
 def debugging() -> bool:
@@ -73,8 +90,37 @@ def _accept_debug(command: click.Command) -> None:
             _accept_debug(child)
 
 
+def _choose_output(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value and parameter.name == "quiet":
+        progress.show_less()
+    elif value and parameter.name == "verbose":
+        progress.show_more()
+    elif value:
+        progress.log_to(value)
+
+
+def _accept_output(command: click.Command) -> None:
+    """Give a long command the options that say how much it shows, and where else."""
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            _accept_output(child)
+    elif not any(parameter.name == "log_file" for parameter in command.params):
+        for name, about in (
+            ("--quiet", "Show warnings and errors only."),
+            ("--verbose", "Show details too, such as every line of metrics."),
+        ):
+            option = click.Option([name], is_flag=True, expose_value=False, callback=_choose_output, help=about)
+            command.params.append(option)
+        kind = click.Path(dir_okay=False, path_type=Path)
+        about = "Append everything that is shown, and details, to this file."
+        log_file = click.Option(["--log-file"], type=kind, expose_value=False, callback=_choose_output, help=about)
+        command.params.append(log_file)
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when called, and whose errors are one line and an exit code."""
+
+    _command = ""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -91,12 +137,14 @@ class LazyGroup(click.Group):
             raise
         command: click.Command = module.command
         _accept_debug(command)
+        if cmd_name in LONG:
+            _accept_output(command)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
+        name = self._command = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             hint = suggest(name, COMMANDS)
             ctx.fail(f"no such command '{name}'" + (f"; {hint}" if hint else ""))
@@ -117,13 +165,14 @@ class LazyGroup(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> NoReturn:
-        with stopped_by_signals(program=args is None):
+        with stopped_by_signals(program=args is None), progress.output():
             sys.exit(self._exit_code(args, prog_name, complete_var, **extra))
 
     def _exit_code(self, args: Sequence[str] | None, prog_name: str | None, complete: str | None, **extra: Any) -> int:
         try:
             require_supported()
             # Only `ctx.exit(code)` yields a number: `invoke` above drops what commands return.
+            self._command = ""
             code = super().main(args, prog_name or "electra", complete, standalone_mode=False, **extra)
             sys.stdout.flush()
         except BrokenPipeError:
@@ -133,7 +182,7 @@ class LazyGroup(click.Group):
             error.show()
             return error.exit_code
         except (Exception, KeyboardInterrupt) as error:
-            return _report(error)
+            return _report(error, self._command, sys.argv[1:] if args is None else args)
         return code if isinstance(code, int) else 0
 
 
@@ -143,23 +192,40 @@ def _discard_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _report(error: BaseException) -> int:
+def _report(error: BaseException, command: str, args: Sequence[str]) -> int:
     """Say what went wrong in one line; the exit code to leave with. A bug keeps its traceback."""
-    known = _line_and_code(error)
+    known = _line_and_code(error, command, args)
     if known is None:
         raise error
     if debugging():
         traceback.print_exception(error, file=sys.stderr)
     line, code = known
+    progress.log(line)
     with contextlib.suppress(BrokenPipeError):
         print(visible(" ".join(line.split("\n"))), file=sys.stderr, flush=True)
     return code
 
 
-def _line_and_code(error: BaseException) -> tuple[str, int] | None:
-    if isinstance(error, click.NoSuchOption) and "." in error.option_name:
-        name = error.option_name.lstrip("-")
-        return f"electra: error: {error.option_name}: settings have no dashes (write {name}=VALUE)", error.exit_code
+def _as_setting(error: click.NoSuchOption, args: Sequence[str]) -> str:
+    """`epochs=2` for `--epochs 2`, where that is a key of the command's configuration; otherwise an empty string."""
+    from electra.config.finetune import FinetuneConfig
+    from electra.config.keys import key_types
+
+    key = error.option_name.lstrip("-").replace("-", "_")
+    finetuning = error.ctx is not None and error.ctx.command.name in ("finetune", "glue")
+    if "." not in key and not (finetuning and key in key_types(FinetuneConfig)):
+        return ""
+    given = [one.partition("=") for one in args]
+    place = next((at for at, (name, _, _) in enumerate(given) if name == error.option_name), None)
+    if place is None:
+        return f"{key}=VALUE"
+    following = args[place + 1] if place + 1 < len(args) and not args[place + 1].startswith("-") else "VALUE"
+    return f"{key}={given[place][2] or following}"
+
+
+def _line_and_code(error: BaseException, command: str, args: Sequence[str]) -> tuple[str, int] | None:
+    if isinstance(error, click.NoSuchOption) and (setting := _as_setting(error, args)):
+        return f"electra: error: {error.option_name}: settings have no dashes (write {setting})", error.exit_code
     if isinstance(error, click.ClickException):
         hint = f" (see '{error.ctx.command_path} --help')" if isinstance(error, click.UsageError) and error.ctx else ""
         return f"electra: error: {error.format_message()}{hint}", error.exit_code
@@ -175,9 +241,9 @@ def _line_and_code(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
         return f"electra: error: {where}{error.strerror or error}", DATA_EXIT
-    full = isinstance(error, RuntimeError) and "allocate memory" in str(error)  # torch, on a CPU
-    if full or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return f"electra: error: {OUT_OF_MEMORY}", ElectraError.exit_code
+    if is_out_of_memory(error):
+        fix = OUT_OF_MEMORY.get(command, "lower the batch or the length, or take a smaller model")
+        return f"electra: error: out of memory ({fix})", ElectraError.exit_code
     return None
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from electra.cli.lines import echo
+from electra.cli.lines import echo, program
 
 
 @click.command("demo")
@@ -30,7 +30,7 @@ def command(out: Path, minutes: float | None) -> None:
         f" (chance {result.chance:.1%})"
     )
     if result.pretrained <= result.untrained:
-        echo("  So short a run does not help yet. To give it more time: electra demo --minutes 60 --out demo-60")
+        echo(f"  So short a run does not help yet. To give it more time: {program()} demo --minutes 60 --out demo-60")
     echo(f"  Took {clock(result.seconds)}. Next, with sentences of yours:")
-    echo(f'  electra detect --model {result.run} "..."')
-    echo(f'  echo "..." | electra predict --model {result.tuned} --input -')
+    echo(f'  {program()} detect --model {result.run} "..."')
+    echo(f'  echo "..." | {program()} predict --model {result.tuned} --input -')

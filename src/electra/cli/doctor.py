@@ -18,9 +18,17 @@ if TYPE_CHECKING:
 
 EXTRAS = {
     "data": ({"pyarrow": "pyarrow", "zstandard": "zstandard", "datasets": "datasets"}, "Parquet, .zst, hub data sets"),
-    "hf": ({"transformers": "transformers", "huggingface-hub": "huggingface_hub"}, "verify exports, hub models"),
+    "hf": (
+        {"transformers": "transformers", "huggingface-hub": "huggingface_hub"},
+        "hub names, push; verify exports",
+    ),
+    "onnx": ({"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"}, "export to ONNX"),
+    "embed": ({"sentence-transformers": "sentence_transformers"}, "loads exported embedding models"),
     "eval": ({"scikit-learn": "sklearn", "scipy": "scipy"}, "reference metrics"),
+    "scale": ({"datatrove": "datatrove", "regex": "regex"}, "near-duplicates of a large corpus"),
     "report": ({"jinja2": "jinja2", "matplotlib": "matplotlib"}, "report.html with plots"),
+    "serve": ({"fastapi": "fastapi", "uvicorn": "uvicorn"}, "electra serve: a model on a page"),
+    "track": ({"tensorboard": "tensorboard", "wandb": "wandb"}, "track=tensorboard, track=wandb"),
 }
 """Extra to its packages (distribution name to module) and what it is for."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from electra.cli.config import FILE, OVERRIDES
-from electra.cli.lines import echo
+from electra.cli.lines import echo, program
 
 PRESET = click.option("--preset", metavar="NAME", help="Start from this preset instead of an entry.")
 
@@ -55,7 +55,7 @@ def train(
         began=process_began(),
     )
     took = f"{elapsed_seconds(run):.1f} s of {60 * minutes:g}"
-    echo(f"done: {run}, {took}  (next: electra speedrun score --run {run} --glue GLUE)")
+    echo(f"done: {run}, {took}  (next: {program()} speedrun score --run {run} --glue GLUE)")
 
 
 @command.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +21,7 @@ from electra.pretrain import pretrain
 from electra.progress import progress, say
 from electra.report import write_report
 from electra.report.reading import DEMO, read_run
+from electra.report.rendering import require_drawing
 from electra.shards.build import prepare
 from electra.shards.options import PrepareOptions
 from electra.tasks.task_data import TaskData, load_table
@@ -74,9 +74,7 @@ def demo(
     `minutes` are for pre-training, `epochs` for fine-tuning; `packages` are those whose documentation is read.
     """
     began = time.monotonic()
-    for package in ("jinja2", "matplotlib"):  # the report is minutes away: refuse now
-        if importlib.util.find_spec(package) is None:
-            raise ConfigError("electra demo", f"needs {package}", fix="pip install 'electra[report]'")
+    require_drawing("electra demo")
     if minutes <= 0:
         raise ConfigError("--minutes", f"{minutes:g} is not above 0")
     say("1/5 Text: the documentation that is already on this machine")
@@ -95,7 +93,7 @@ def demo(
     if not (run / DEMO).is_file() or read_json(run / DEMO) != results:
         write_json(run / DEMO, results)
     say("5/5 Report")
-    page = write_report(run, out / "report.html")
+    page = write_report(run, out=out / "report.html")
     return DemoResult(
         report=page,
         run=run,

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassScore:
+    """Of one class: the share of its predictions that are right, of its rows that are found, and their F1."""
+
+    precision: float
+    recall: float
+    f1: float
+    support: int
+    """Rows of this class."""
+    predicted: int
+    """Rows predicted to be of this class."""
 
 
 def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
@@ -25,6 +39,29 @@ def macro_f1(predictions: ArrayLike, labels: ArrayLike) -> float:
     guessed, gold = _classes(predictions, labels)
     scores = [float(_f1(guessed == name, gold == name)) for name in np.union1d(guessed, gold)]
     return sum(scores) / len(scores) if scores else 0.0
+
+
+def confusion(predictions: ArrayLike, labels: ArrayLike, *, classes: int) -> NDArray[np.int64]:
+    """(classes, classes) counts: a row for each real class, a column for each predicted one."""
+    guessed, gold = _classes(predictions, labels)
+    pairs = gold.astype(np.int64) * classes + guessed.astype(np.int64)
+    return np.bincount(pairs, minlength=classes * classes).astype(np.int64).reshape(classes, classes)
+
+
+def class_scores(predictions: ArrayLike, labels: ArrayLike) -> list[ClassScore]:
+    """The score of each class, of (rows, classes) tables of 0 and 1."""
+    guessed, gold = _tables(predictions, labels)
+    hits, predicted, support = (guessed & gold).sum(0), guessed.sum(0), gold.sum(0)
+    return [
+        ClassScore(
+            precision=float(hit / max(1, claims)),
+            recall=float(hit / max(1, real)),
+            f1=float(2 * hit / max(1, claims + real)),
+            support=int(real),
+            predicted=int(claims),
+        )
+        for hit, claims, real in zip(hits, predicted, support, strict=True)
+    ]
 
 
 def matthews(predictions: ArrayLike, labels: ArrayLike) -> float:
@@ -52,9 +89,7 @@ def multilabel(predictions: ArrayLike, labels: ArrayLike) -> dict[str, float]:
 
     The macro mean is over all classes; one that is neither predicted nor there counts 0.0.
     """
-    guessed, gold = np.asarray(predictions, bool), np.asarray(labels, bool)
-    if guessed.shape != gold.shape or gold.ndim != 2:
-        raise ValueError(f"two tables of one shape are needed, not {guessed.shape} and {gold.shape}")
+    guessed, gold = _tables(predictions, labels)
     return {
         "micro_f1": float(_f1(guessed.ravel(), gold.ravel())),
         "macro_f1": float(_f1(guessed, gold).mean()) if gold.shape[1] else 0.0,
@@ -67,6 +102,13 @@ def _f1(guessed: NDArray[np.bool_], gold: NDArray[np.bool_]) -> NDArray[np.float
     hits = (guessed & gold).sum(axis=0)
     claims = guessed.sum(axis=0) + gold.sum(axis=0)
     return np.asarray(2 * hits / np.maximum(claims, 1), np.float64)
+
+
+def _tables(predictions: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    guessed, gold = np.asarray(predictions, bool), np.asarray(labels, bool)
+    if guessed.shape != gold.shape or gold.ndim != 2:
+        raise ValueError(f"two tables of one shape are needed, not {guessed.shape} and {gold.shape}")
+    return guessed, gold
 
 
 def _classes(predictions: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np.generic]]:

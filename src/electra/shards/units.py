@@ -40,7 +40,7 @@ class Header:
     token_bytes: int
     text_bytes: int
     characters: int
-    """Of the documents, spaces left out."""
+    """Of the documents, spaces included: to leave them out would take 3 % of the time."""
     unknown_characters: int
     """Those of them that have become [UNK]."""
     tally: dict[str, int]
@@ -106,7 +106,7 @@ class UnitMaker:
             document_sentences.append(len(encoded))
             sentence_tokens.extend([len(ids) // width for ids in encoded])
             tokens += encoded
-            characters += size - sum([line.count(" ") for line in lines])
+            characters += size
             unknown += self._encoder.unknown_characters(sentences, every)
         header = Header(
             key=key,
