@@ -17,7 +17,7 @@ import pytest
 import task_files
 from model_folders import VOCAB
 from relisted import relist
-from tiny_runs import start, wait_for
+from tiny_runs import start, times, wait_for
 from tiny_tuning import MINI, PLAIN, tiny_base
 
 from electra.config.finetune import FinetuneConfig
@@ -305,6 +305,27 @@ def test_promise_08_a_seed_that_a_kill_kept_out_of_the_results_is_not_lost(tmp_p
         (out / name).unlink()
     with pytest.raises(ConfigError, match="with other settings: lr 0.0003, now 0.001"):
         run(data, out, 0, 1, lr=1e-3)
+
+
+def test_promise_08_a_kill_after_the_last_seed_loses_no_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The seeds were all there, so that nothing looked for it again."""
+    data, out = table(tmp_path), tmp_path / "out"
+
+    def killed(seed: Path, folder: Path) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(suites, "copy_evaluation", killed)
+        with pytest.raises(MemoryError):
+            run(data, out, 0)
+    assert not (out / "evaluation.json").exists()
+    run(data, out, 0)
+    assert (out / "evaluation.json").read_bytes() == (out / "seed-0" / "evaluation.json").read_bytes()
+    before = times(out)
+    run(data, out, 0)
+    assert times(out) == before
 
 
 def test_results_of_before_manifests_are_read_and_added_to(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -96,4 +96,5 @@ def test_defect_a_kill_after_a_seed_left_its_unfinished_state_for_ever(tmp_path:
     (out / ".tmp-seed-0-1a2b3c4d").mkdir()
     result = tuning.run(data, out, 0)
     assert tuning.scores(result) == tuning.scores(tuning.run(data, tmp_path / "whole", 0))
-    assert sorted(path.name for path in out.iterdir()) == [".results.lock", "manifest.json", "results.json", "seed-0"]
+    here, whole = (sorted(path.name for path in folder.iterdir()) for folder in (out, tmp_path / "whole"))
+    assert here == whole == [".results.lock", "evaluation.json", "manifest.json", "results.json", "seed-0"]

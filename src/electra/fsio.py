@@ -199,6 +199,15 @@ def in_turn(lock: Path) -> Iterator[None]:
         yield
 
 
+def remove_folder(path: Path) -> None:
+    """Remove a folder; a kill on the way leaves no half of it under its name."""
+    gone = path.with_name(f".tmp-{path.name}-{secrets.token_hex(4)}")
+    with contextlib.suppress(OSError):
+        os.rename(path, gone)
+        seam("renamed-for-removal")
+        shutil.rmtree(gone, ignore_errors=True)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete what an interrupted writer left aside in `folder`."""
     if not folder.is_dir():

@@ -7,10 +7,8 @@ removed only after that. A damaged one is never removed: where it stands in the 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
-import shutil
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from torch import Size, Tensor
 
 from electra.checkpoint.tensors import InParts, all_rows, read_tensors, tensor_names, write_tensors
 from electra.errors import CheckpointError, StorageError
-from electra.fsio import read_object, remove_leftovers, seam, write_json
+from electra.fsio import read_object, remove_folder, remove_leftovers, seam, write_json
 from electra.manifest import FILE, commit_folder, read_manifest
 from electra.progress import say
 
@@ -71,11 +69,7 @@ def save(
     upto = [path for path in steps(run) if path.name <= target.name]  # a later one here is damaged: not ours to count
     for old in upto[: -max(1, keep)]:
         seam("before-removal")
-        gone = old.with_name(f".tmp-{old.name}-{secrets.token_hex(4)}")
-        with contextlib.suppress(OSError):
-            os.rename(old, gone)  # so that a kill inside the removal leaves no half of a checkpoint
-            seam("renamed-for-removal")
-            shutil.rmtree(gone, ignore_errors=True)
+        remove_folder(old)
     return target
 
 

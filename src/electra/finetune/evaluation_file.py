@@ -50,8 +50,12 @@ def evaluation_of_seed(run: SeedRun, data: TaskData, *, length: int) -> dict[str
 
 def copy_evaluation(seed: Path, folder: Path) -> None:
     """Put a seed's evaluation.json into the run's folder too, with its sum; nothing where an older seed has none."""
-    if (seed / EVALUATION).is_file():
-        commit_files(folder, {EVALUATION: json_bytes(read_evaluation(seed / EVALUATION))})
+    if not (seed / EVALUATION).is_file():
+        return
+    data = json_bytes(read_evaluation(seed / EVALUATION))
+    place = folder / EVALUATION
+    if not place.is_file() or place.read_bytes() != data:
+        commit_files(folder, {EVALUATION: data})
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:

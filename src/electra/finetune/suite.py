@@ -74,8 +74,7 @@ def _run_task(base: Pretrained, data: TaskData, *, plan: Plan, out: Path, folder
     seeds = [seed for seed in plan.seeds if done is None or seed not in [run.seed for run in done.seeds]]
     if done is not None and not seeds:
         say(f"{data.task.title}: {len(plan.seeds)} seeds already there")
-        _write_leaderboard(done, data, folder=folder, out=out / LEADERBOARD)
-        return done
+        return _complete(done, data, out=out, folder=folder)
     check_length(base, plan.config.length)
     _say_notices(base, data, plan.config)
     device_of(plan.config)
@@ -113,6 +112,11 @@ def _run_task(base: Pretrained, data: TaskData, *, plan: Plan, out: Path, folder
             unfinished.remove(run.seed)
             say(_line(data, run))
     assert done is not None
+    return _complete(done, data, out=out, folder=folder)
+
+
+def _complete(done: TaskResult, data: TaskData, *, out: Path, folder: Path) -> TaskResult:
+    """The result, with what follows from its seeds in place, also where a kill came before that."""
     if folder.resolve() == out.resolve():
         copy_evaluation(seed_folder(folder, median_seed(done)), folder)
     _write_leaderboard(done, data, folder=folder, out=out / LEADERBOARD)

@@ -5,7 +5,6 @@ Weights, Adam's averages and the place in the data are all there is to save: eve
 
 from __future__ import annotations
 
-import shutil
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -19,6 +18,7 @@ from electra.checkpoint import store
 from electra.checkpoint.folder import changes
 from electra.errors import CheckpointError, ConfigError
 from electra.finetune.trainer import Trial, TrialState
+from electra.fsio import remove_folder, remove_leftovers
 from electra.ops.choice_table import described
 from electra.progress import say
 from electra.records import read_record
@@ -68,8 +68,9 @@ class Unfinished:
 
     def remove(self, seed: int) -> None:
         """Forget a seed that is done."""
-        shutil.rmtree(self._run(seed), ignore_errors=True)
+        remove_folder(self._run(seed))
         place = self._folder / FOLDER
+        remove_leftovers(place)
         if place.is_dir() and not any(place.iterdir()):
             place.rmdir()
 

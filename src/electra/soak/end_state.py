@@ -70,6 +70,8 @@ def progress_in(folder: Path) -> dict[str, int]:
         found["data"] = DONE
     found |= {f"unit {path.name}": 1 for path in (folder / ".work" / "units").glob("*.unit")}
     for place in folder.rglob(store.FOLDER):
+        if any(part.startswith(".tmp-") for part in place.relative_to(folder).parts):
+            continue  # half removed, and no longer under its name
         for one in store.steps(place.parent):
             store.verify(one)
         if newest := store.steps(place.parent)[-1:]:
