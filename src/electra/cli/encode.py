@@ -41,10 +41,10 @@ def command(
     """
     if bool(texts) == (source is not None):
         raise click.UsageError("give either a TEXT or --input FILE, where - is standard input")
-    from electra.inference.vector_files import json_lines, require_writable, write_vectors
+    from electra.inference.vector_files import json_lines, require_format, write_vectors
 
     if out is not None:
-        require_writable(out)
+        require_format(out)
     chunks = text_chunks(source, column, texts)
     from electra.finetune.pretrained import load_pretrained
     from electra.inference.encode import encode, on_device

@@ -16,8 +16,8 @@ from electra.fsio import write_atomic
 FORMATS = (".npy", ".jsonl", ".parquet")
 
 
-def require_writable(path: Path) -> None:
-    """Refuse a file that could not be written, before anything is computed for it."""
+def require_format(path: Path) -> None:
+    """Refuse a file whose format could not be written, before anything is computed for it."""
     if path.suffix not in FORMATS:
         raise ConfigError("--out", f"{path.name!r} does not say what to write", fix=f"end it in {' or '.join(FORMATS)}")
     if path.suffix == ".parquet":
@@ -29,7 +29,7 @@ def require_writable(path: Path) -> None:
 
 def write_vectors(path: Path, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
     """Put the vectors at `path`, one a text, in the format that its name ends in."""
-    require_writable(path)
+    require_format(path)
     content = io.BytesIO()
     if path.suffix == ".npy":
         np.save(content, vectors, allow_pickle=False)

@@ -18,7 +18,7 @@ from electra.train.metrics_file import FILE, read_lines
 
 Rows = Sequence[tuple[str, str]]
 EVALUATED = {
-    "eval/rtd_auc": "replaced tokens told from original ones, AUC",
+    "eval/rtd_auc": "detection of replaced tokens, AUC",
     "eval/rtd_loss": "replaced-token loss, nats a token",
     "eval/mlm_accuracy": "masked tokens predicted right",
     "eval/mlm_loss": "masked-token loss, nats a token",

@@ -17,7 +17,7 @@ from electra.report.tuned import Tuned
 
 FILE = "report.html"
 MOST_FOLDERS = 12
-"""On one page: curves of more cannot be told apart."""
+"""On one page: more curves cannot be distinguished."""
 
 
 def write_report(*folders: Path, out: Path | None = None) -> Path:
