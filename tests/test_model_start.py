@@ -243,3 +243,19 @@ def test_embeddings_add_up_three_tables() -> None:
         centred = total - total.mean(1, keepdim=True)
         expected = centred / (centred.pow(2).mean(1, keepdim=True) + 1e-12).sqrt()
         torch.testing.assert_close(e(ids, segments, None)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_generator_may_have_less_dropout() -> None:
+    """Without any, keys change nothing in its layers; the discriminator's keep theirs."""
+    config = tiny_config()
+    config = replace(config, model=replace(config.model, dropout=0.3, attention_dropout=0.3))
+    keys = torch.tensor([3, 5], dtype=torch.int32)
+
+    def dropped(encoder: nn.Module) -> bool:
+        x_BLE = torch.randn(2, 6, config.model.embedding, generator=torch.Generator().manual_seed(1))
+        return not torch.equal(encoder(x_BLE, None, keys), encoder(x_BLE, None, None))
+
+    for scale, expected in ((1.0, True), (0.5, True), (0.0, False)):
+        model = make_electra(replace(config, generator=replace(config.generator, dropout_scale=scale)))
+        assert dropped(model.generator) == expected and dropped(model.discriminator)
+        assert {layer.rate for layer in model.generator.layers} == {0.3 * scale}

@@ -27,6 +27,7 @@ from electra.speedrun import score as scoring
 from electra.speedrun.entry import entry_names, entry_title, load_entry
 from electra.speedrun.record import Record, append, read
 from electra.speedrun.records_page import curves, page
+from electra.speedrun.screen import read_trials
 from electra.train.clock import elapsed_seconds
 from electra.train.metrics_file import read_lines
 
@@ -68,7 +69,7 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_a_killed_run_has_the_minutes_that_are_left(data: Path, tmp_path: Path) -> None:
-    out, minutes = tmp_path / "run", 0.5
+    out, minutes = tmp_path / "run", 0.3
     arguments = train(data, out, minutes, "checkpoint.every=20", "train.log_every=10", "evaluate.every=0")
     began = time.monotonic()
     first = tiny_runs.start(arguments)
@@ -289,3 +290,51 @@ def test_the_page_shows_each_record_once(scored: tuple[Record, str]) -> None:
 
 def test_an_empty_page_has_no_figures() -> None:
     assert page([]).endswith("There is no record yet.\n") and "## Runs" not in page([])
+
+
+# Screening
+
+
+@pytest.mark.slow
+def test_a_screen_trains_and_scores_each_and_names_what_fails(data: Path, glue: Path, tmp_path: Path) -> None:
+    """Trials of the entry by the command; the processes of their own that it starts are real ones."""
+    trials = tmp_path / "trials.toml"
+    lines = {"control": SETTINGS, "broken": [*SETTINGS, "seed=1"]}
+    trials.write_text("".join(f"{name} = {json.dumps(changes)}\n" for name, changes in lines.items()))
+    out = tmp_path / "screen"
+    (out / "runs").mkdir(parents=True)
+    (out / "runs" / "broken").write_text("a file where the run's folder should be")
+    arguments = ("speedrun", "screen", trials, "--data", data, "--glue", glue, "--out", out, "--minutes", "0.05")
+    done = electra(*arguments)
+    assert done.exit_code == 0, done.output
+    [record] = read(out / "records.jsonl")
+    assert record.purpose == "choice" and list(record.scores.tasks["rte"].seeds) == ["0", "1", "2", "3", "4"]
+    rows = [line for line in (out / "table.md").read_text().splitlines() if line.startswith("| control")]
+    assert len(rows) == 1 and f"| {record.scores.glue5:.2f} |" in rows[0]
+    failed = [line for line in done.output.splitlines() if line.startswith("- broken (")]
+    assert len(failed) == 1 and "file exists" in failed[0]
+
+
+LISTS = [
+    ("", "lists no trial"),
+    ("a = 1", "is no list of settings"),
+    ("a = [1]", "is no list of settings"),
+    ('"a/b" = []', "names a folder"),
+    ("a = [", "is no TOML"),
+    ('a = ["optim.rate=1"]', "optim.rate"),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), LISTS)
+def test_mistakes_in_a_list_of_trials(text: str, reason: str, data: Path, glue: Path, tmp_path: Path) -> None:
+    (tmp_path / "trials.toml").write_text(text)
+    where = ["--data", data, "--glue", glue, "--out", tmp_path / "out"]
+    done = electra("speedrun", "screen", tmp_path / "trials.toml", *where)
+    assert done.exit_code == 2 and reason in done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_trials_of_the_examples() -> None:
+    trials = read_trials(tiny_runs.ROOT / "examples" / "trials.toml")
+    configs = {trial.name: load_entry("faithful", overrides=trial.changes) for trial in trials}
+    assert len(set(configs.values())) == len(trials) > 5

@@ -45,7 +45,7 @@ LENGTHENS = ("train.steps", "train.max_minutes")
 """Keys that may grow where a run is to be lengthened."""
 FREE = (  # what may change when a model trains on
     "model.dropout", "model.attention_dropout", "model.init_std", "generator.temperature", "generator.disallow_correct",
-    "generator.lr_scale", "generator.clip",
+    "generator.dropout_scale", "generator.lr_scale", "generator.clip",
 )  # fmt: skip
 
 

@@ -98,6 +98,29 @@ def score(
 
 
 @command.command()
+@click.argument("trials", type=click.Path(path_type=Path))
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder written by `electra prepare`.")
+@click.option("--glue", required=True, type=click.Path(path_type=Path), help="Folder with the GLUE tasks' folders.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for all runs and records.")
+@click.option("--minutes", default=3.0, show_default=True, help="For each trial, wall-clock.")
+@click.option("--entry", metavar="NAME", help="What the trials change (default: faithful).")
+def screen(trials: Path, data: Path, glue: Path, out: Path, minutes: float, entry: str | None) -> None:
+    """Try changes of an entry at equal minutes: train each, score all on seeds 0 to 4, print one table.
+
+    TRIALS is a TOML file with a line for each: name = ["key=value", ...]. A trial that fails is named with its reason
+    and stops no other. Run it again to continue.
+    """
+    from electra.fsio import write_atomic
+    from electra.speedrun.screen import read_trials, table
+    from electra.speedrun.screen import screen as screened
+
+    tried = screened(read_trials(trials), data=data, glue=glue, out=out, minutes=minutes, entry=entry)
+    text = table(tried)
+    write_atomic(out / "table.md", f"{text}\n".encode())
+    echo(text)
+
+
+@command.command()
 def entries() -> None:
     """The entries, with what each is."""
     from electra.speedrun.entry import entry_names, entry_title

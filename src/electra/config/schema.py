@@ -58,6 +58,9 @@ class GeneratorConfig:
     meanwhile."""
     disallow_correct: bool = False
     """Never sample the original token."""
+    dropout_scale: float = 1.0
+    """Dropout in the generator's layers as a fraction of the discriminator's; 0 means none. A narrow generator may not
+    learn from context for a long time with it."""
     lr_scale: float = 1.0
     """Learning rate of the generator's own weights as a share of `optim.lr`; shared tables learn at the full rate."""
     clip: float = 0.0

@@ -91,6 +91,7 @@ _SHARES = {  # low end included?, high end included?
     "model.attention_dropout": (True, False),
     "generator.width": (False, True),
     "generator.depth": (False, True),
+    "generator.dropout_scale": (True, True),
     "generator.temperature_share": (False, True),
     "generator.unigram_share": (True, True),
     "masking.rate": (False, True),
@@ -123,7 +124,7 @@ _FINETUNE_AT_LEAST = {
     "n_best": 1,
 }
 _FINETUNE_AT_MOST = {"batch_size": 1 << 20, "length": 1 << 20, "epochs": 1 << 20, "n_best": 1 << 20, "beam": 1 << 20}
-_FINETUNE_ABOVE = {"lr": 0, "epochs": 0, "clip": 0, "eps": 0}
+_FINETUNE_ABOVE = {"lr": 0, "epochs": 0, "clip": 0, "eps": 0, "cosine_scale": 0}
 _FINETUNE_SHARES = {
     "layer_decay": (False, True),
     "warmup": (True, False),

@@ -42,7 +42,8 @@ class Electra(nn.Module):
         self.shares_token_table = tying == "gdes" and learns
         self.generator: Encoder | TwoTower | None = None
         if learns and tying != "all":
-            self.generator = make.two_tower(shape) if config.generator.kind == "two-tower" else make.encoder(shape)
+            encoder = make.two_tower if config.generator.kind == "two-tower" else make.encoder
+            self.generator = encoder(shape, config.generator.dropout_scale)
         self.generator_head: MaskedHead | None = None
         if learns:
             inputs = 2 * shape.width if config.generator.kind == "two-tower" else shape.width
@@ -162,7 +163,7 @@ def _truncated_normal(weight: Tensor, std: float, generator: torch.Generator) ->
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Makes the parts of a network, all with the same ops, precision and dropout."""
+    """Makes the parts of a network, all with the same ops and precision."""
 
     model: ModelConfig
     ops: Ops
@@ -174,13 +175,14 @@ class _Parts:
         rotary = self.model.rotary
         return Embeddings(*sizes, dropout=self.model.dropout, ops=self.ops, dtype=self.dtype, rotary=rotary)
 
-    def encoder(self, shape: Shape) -> Encoder:
-        rates = {"dropout": self.model.dropout, "attention_dropout": self.model.attention_dropout}
-        return Encoder(shape, **rates, ops=self.ops, recompute=self.recompute)
+    def encoder(self, shape: Shape, dropout_scale: float = 1.0) -> Encoder:
+        return Encoder(shape, **self._rates(dropout_scale), ops=self.ops, recompute=self.recompute)
 
-    def two_tower(self, shape: Shape) -> TwoTower:
-        rates = {"dropout": self.model.dropout, "attention_dropout": self.model.attention_dropout}
-        return TwoTower(shape, **rates, ops=self.ops, recompute=self.recompute)
+    def two_tower(self, shape: Shape, dropout_scale: float = 1.0) -> TwoTower:
+        return TwoTower(shape, **self._rates(dropout_scale), ops=self.ops, recompute=self.recompute)
+
+    def _rates(self, scale: float) -> dict[str, float]:
+        return {"dropout": scale * self.model.dropout, "attention_dropout": scale * self.model.attention_dropout}
 
     def masked_head(self, inputs: int, embedding: int) -> MaskedHead:
         return MaskedHead(inputs, embedding, self.model.vocab_size, ops=self.ops)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from electra import hardware
 from electra.errors import ElectraError, Resumable
 from electra.train.interrupt import stop_on_signals
 
@@ -43,6 +44,7 @@ def side_by_side(workers: Sequence[Worker], *, logs: Path, together: int, gpus: 
     The first failure stops the others, after they saved; so does a signal to this process.
     """
     logs.mkdir(parents=True, exist_ok=True)
+    threads = _threads(min(together, len(workers)))
     waiting = list(workers)
     running: dict[str, subprocess.Popen[bytes]] = {}
     places: dict[str, int] = {}
@@ -52,7 +54,7 @@ def side_by_side(workers: Sequence[Worker], *, logs: Path, together: int, gpus: 
                 while waiting and len(running) < together and not stop:
                     worker = waiting.pop(0)
                     places[worker.name] = min(set(range(together)) - {places[name] for name in running})
-                    running[worker.name] = _start(worker, logs, _visible(places[worker.name], gpus))
+                    running[worker.name] = _start(worker, logs, threads | _visible(places[worker.name], gpus))
                 time.sleep(POLL_S)
                 if stop:
                     raise Resumable(f"stopped by {stop.reason}; run the same command to continue")
@@ -75,6 +77,15 @@ def end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _threads(together: int) -> dict[str, str]:
+    """What gives each of so many processes its share of the cores: with all of them each, they only wait for others."""
+    if together < 2:
+        return {}
+    known = os.environ.get("OMP_NUM_THREADS", "")
+    mine = int(known) if known.isdecimal() and int(known) else hardware.cores()
+    return {"OMP_NUM_THREADS": str(max(1, mine // together)), "TOKENIZERS_PARALLELISM": "false"}
 
 
 def _visible(place: int, gpus: int) -> dict[str, str]:
