@@ -45,8 +45,12 @@ def put(run: Path, step: int, *, keep: int = 3) -> Path:
     return store.save(run, step=step, tensors=tensors(step), state=STATE | {"step": step}, keep=keep)
 
 
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def names(run: Path) -> list[str]:
-    return sorted(path.name for path in (run / "checkpoints").iterdir())
+    return names_in(run / "checkpoints")
 
 
 def found(run: Path) -> str | None:
@@ -323,6 +327,8 @@ def test_promise_08_kill_9_at_every_seam_of_a_save(tmp_path: Path) -> None:
         assert names(run) == [f"step-{step:08d}" for step in kept]
         for path in (run / "checkpoints").iterdir():
             store.verify(path)
+        store.retain(run, store.latest(run) or run, keep=2)
+        assert names(run) == [f"step-{step:08d}" for step in kept[-2:]], case
         put(run, 15, keep=2)
         put(run, 20, keep=2)
         assert names(run) == ["step-00000015", "step-00000020"], case
@@ -403,6 +409,28 @@ def test_commit_dir_leaves_nothing_after_an_exception(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="not empty"), fsio.commit_dir(tmp_path / "a" / "out") as aside:
         (aside / "new").write_text("y")
     assert corpora.digests(tmp_path).keys() == {"a/out/deep/file"}
+
+
+def test_commit_dir_removes_what_a_killed_process_left_and_nothing_else(tmp_path: Path) -> None:
+    """A child that is killed while it writes, a sibling that still writes, and names that are not ours."""
+    pid = os.fork()
+    if not pid:
+        with fsio.commit_dir(tmp_path / "out") as aside:
+            (aside / "file").write_text("x")
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    (left,) = names_in(tmp_path)
+    others = [".tmp-out-x", ".tmp-output-0123abcd", ".tmp-out-0123abcd9"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    (tmp_path / ".tmp-out-0123abcd").write_text("a file")
+    with fsio.commit_dir(tmp_path / "out") as alive:
+        assert left not in names_in(tmp_path)
+        with fsio.commit_dir(tmp_path / "out") as second:
+            (second / "file").write_text("y")
+        assert alive.is_dir()
+        (tmp_path / "out" / "file").unlink()
+    assert names_in(tmp_path) == sorted([*others, ".tmp-out-0123abcd", "out"])
 
 
 def test_write_atomic_keeps_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@
 
 It holds losses and grad norms of 12 steps, as hexadecimal floats, by the reference ops in fp32 on one thread. On one
 machine two runs agree bit by bit; CPUs with other vector units round sums otherwise. With the instruction sets SSE 4.2,
-AVX2 and AVX-512 of one CPU the figures differ by 1.8e-7, relative. The test allows 1e-5, for libraries not measured.
+AVX2 and AVX-512 of one CPU the figures differ by 1.8e-7, relative; on an Arm CPU losses by 9e-7, grad norms by 2.2e-5.
+The test allows 1e-5, for libraries not measured; on other CPUs than x86, 1e-4 for grad norms.
 """
 
 from __future__ import annotations
 
+import platform
 import sys
 import tempfile
 from pathlib import Path
@@ -31,6 +33,7 @@ CONFIG = (
 )  # fmt: skip
 KEYS = ("train/loss", "train/mlm_loss", "train/rtd_loss", "optim/grad_norm")
 RELATIVE = 1e-5
+GRAD_NORM = RELATIVE if platform.machine() in ("x86_64", "AMD64") else 1e-4
 
 
 def measured(out: Path) -> list[list[float]]:
@@ -50,7 +53,9 @@ def test_promise_02_losses_do_not_move(tmp_path: Path) -> None:
     golden, found = read(FILE), measured(tmp_path / "run")
     assert len(golden) == len(found) == 12
     for step, (before, now) in enumerate(zip(golden, found, strict=True), 1):
-        assert now == pytest.approx(before, rel=RELATIVE), f"step {step}: {dict(zip(KEYS, now, strict=True))}"
+        shown = f"step {step}: {dict(zip(KEYS, now, strict=True))}"
+        assert now[:3] == pytest.approx(before[:3], rel=RELATIVE), shown
+        assert now[3] == pytest.approx(before[3], rel=GRAD_NORM), shown
 
 
 def test_a_run_of_another_seed_would_be_noticed(tmp_path: Path) -> None:

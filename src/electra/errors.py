@@ -60,7 +60,8 @@ class Resumable(ElectraError):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed, of Python's own or of torch's, on a CPU or a GPU; torch need not be imported."""
-    on_cpu = isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    messages = ("can't allocate memory", "not enough memory")  # of torch: which one depends on the processor
+    on_cpu = isinstance(error, RuntimeError) and any(message in str(error) for message in messages)
     return on_cpu or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -49,7 +50,7 @@ def fsync_file(path: Path) -> None:
 def write_atomic(path: Path, data: bytes) -> None:
     """Put `data` at `path` so that a reader sees the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".tmp-{path.name}-{secrets.token_hex(4)}")
+    aside = _aside(path)
     try:
         with open(aside, "wb") as out:
             out.write(data)
@@ -151,39 +152,79 @@ def require_writable(folder: Path) -> None:
 
 @contextlib.contextmanager
 def commit_dir(path: Path) -> Iterator[Path]:
-    """Yield a folder aside; on success it becomes `path` at once, on an exception it is gone."""
+    """Yield a folder aside; on success it becomes `path` at once, on an exception it is gone.
+
+    What a killed process left aside of the same `path` is removed first.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".tmp-{path.name}-{secrets.token_hex(4)}")
-    aside.mkdir()
-    try:
-        yield aside
-        seam("dir-written")
-        for entry in sorted(aside.rglob("*")):
-            if entry.is_dir():
-                fsync_dir(entry)
-            elif entry.is_file():
-                fsync_file(entry)
-        fsync_dir(aside)
-        seam("dir-synced")
-        os.replace(aside, path)
-        seam("dir-renamed")
-        fsync_dir(path.parent)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
+    _remove_abandoned(path)
+    with _held_aside(path) as aside:
+        try:
+            yield aside
+            seam("dir-written")
+            for entry in sorted(aside.rglob("*")):
+                if entry.is_dir():
+                    fsync_dir(entry)
+                elif entry.is_file():
+                    fsync_file(entry)
+            fsync_dir(aside)
+            seam("dir-synced")
+            os.replace(aside, path)
+            seam("dir-renamed")
+            fsync_dir(path.parent)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".tmp-{path.name}-{secrets.token_hex(4)}")
 
 
 @contextlib.contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Hold `folder` for this process, until it ends in whatever way; BlockingIOError where another holds it."""
+def _held_aside(path: Path) -> Iterator[Path]:
+    """A new folder beside `path`, locked as long as this process writes it: a lock ends with its process."""
+    while True:
+        aside = _aside(path)
+        aside.mkdir()
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(only_one(aside))
+            except (BlockingIOError, FileNotFoundError):  # taken for abandoned in the moment before it was locked
+                continue
+            if aside.exists():
+                yield aside
+                return
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove the folders beside `path` that `commit_dir` made for it and that no living process holds."""
+    ours = re.compile(re.escape(f".tmp-{path.name}-") + "[0-9a-f]{8}")
+    try:
+        there = list(path.parent.iterdir())
+    except OSError:  # a folder to write into, not to list
+        return
+    for entry in there:
+        if ours.fullmatch(entry.name) and entry.is_dir() and not entry.is_symlink():
+            with contextlib.suppress(OSError), only_one(entry, or_fail=True):
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def only_one(folder: Path, *, or_fail: bool = False) -> Iterator[None]:
+    """Hold `folder` for this process, until it ends in whatever way; BlockingIOError where another holds it.
+
+    A file system that cannot lock folders lets all pass, or with `or_fail` none: OSError.
+    """
     fd = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise
-        except OSError:  # a file system that cannot lock folders
-            pass
+        except OSError:
+            if or_fail:
+                raise
         yield
     finally:
         os.close(fd)
@@ -201,7 +242,7 @@ def in_turn(lock: Path) -> Iterator[None]:
 
 def remove_folder(path: Path) -> None:
     """Remove a folder; a kill on the way leaves no half of it under its name."""
-    gone = path.with_name(f".tmp-{path.name}-{secrets.token_hex(4)}")
+    gone = _aside(path)
     with contextlib.suppress(OSError):
         os.rename(path, gone)
         seam("renamed-for-removal")

@@ -277,6 +277,7 @@ class _Run:
             found = store.latest_for_training(self.out)
             if found is not None:
                 verify_metrics(self.out, found)
+                store.retain(self.out, found, keep=self.config.checkpoint.keep)
         return None if found is None else store.step_of(found)
 
     def _by_leader(

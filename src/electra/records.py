@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import MISSING, fields, is_dataclass
 from types import UnionType
@@ -45,7 +46,7 @@ class _Misfit(Exception):
 def _object(value: Any, cls: Any, name: str) -> Any:
     if not isinstance(value, dict):
         raise _Misfit(f"has no '{name}'" if name else "is not a JSON object")
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     read: dict[str, Any] = {}
     for one in fields(cls):
         path = f"{name}.{one.name}" if name else one.name
@@ -57,6 +58,11 @@ def _object(value: Any, cls: Any, name: str) -> Any:
         return cls(**read)
     except ValueError as problem:  # of a `__post_init__`
         raise _Misfit(str(problem)) from problem
+
+
+@functools.cache  # a manifest holds thousands of records of one class
+def _hints(cls: Any) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def _typed(value: Any, kind: Any, name: str) -> Any:

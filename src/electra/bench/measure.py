@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from electra import hardware
 from electra.bench.grid import PEERS, PLAIN, Job
-from electra.errors import ElectraError
+from electra.errors import ElectraError, is_out_of_memory
 from electra.fsio import write_json
 from electra.jsontext import parse_json
 
@@ -183,7 +183,7 @@ def reason(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         extra = "'electra[hf]'" if error.name == "transformers" else error.name
         return f"the package '{error.name}' is missing (pip install {extra})"
-    if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text:
+    if is_out_of_memory(error) or "out of memory" in text:
         return "out of memory"
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {line}".removesuffix(": ")[:LONGEST_REASON]

@@ -99,7 +99,7 @@ def prepare(files: Sequence[Path], vocab: Path, out: Path, *, workers: int) -> t
     ended.set()
     watcher.join()
     if process.returncode:
-        raise ElectraError(errors.strip().splitlines()[-1])
+        raise ElectraError(errors.strip().splitlines()[-1].removeprefix("electra: error: "))
     return seconds, peak
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Size, Tensor
 
 from electra.checkpoint.tensors import InParts, all_rows, read_tensors, tensor_names, write_tensors
@@ -50,27 +51,34 @@ def save(
     """
     target = checkpoint_path(run, step)
     try:
-        if target.exists():
-            if _whole(target):
-                return target
+        if target.exists() and not _whole(target):
             set_aside(target)
-        with commit_folder(target, step=step) as aside:
-            write_tensors(aside / "model.safetensors", tensors["model"])
-            seam("model-written")
-            others = [group for group in tensors if group != "model"]
-            averages = {f"{group}.{name}": t for group in others for name, t in tensors[group].items()}
-            write_tensors(aside / "optimizer.safetensors", averages)
-            seam("optimizer-written")
-            write_json(aside / STATE, state)
+        if not target.exists():
+            with commit_folder(target, step=step) as aside:
+                write_tensors(aside / "model.safetensors", tensors["model"])
+                seam("model-written")
+                others = [group for group in tensors if group != "model"]
+                averages = {f"{group}.{name}": t for group in others for name, t in tensors[group].items()}
+                write_tensors(aside / "optimizer.safetensors", averages)
+                seam("optimizer-written")
+                write_json(aside / STATE, state)
     except OSError as error:
         raise StorageError(
             target, f"could not be saved: {error.strerror or error}", fix="the checkpoint before it is untouched"
         ) from error
-    upto = [path for path in steps(run) if path.name <= target.name]  # a later one here is damaged: not ours to count
+    retain(run, target, keep=keep)
+    return target
+
+
+def retain(run: Path, newest: Path, *, keep: int) -> None:
+    """Remove all but `keep` checkpoints up to `newest`, which is whole.
+
+    Called after a save, and where a run starts: a kill may have come between the two.
+    """
+    upto = [path for path in steps(run) if path.name <= newest.name]  # a later one here is damaged: not ours to count
     for old in upto[: -max(1, keep)]:
         seam("before-removal")
         remove_folder(old)
-    return target
 
 
 def verify(checkpoint: Path) -> None:
@@ -139,12 +147,13 @@ def load(
 
 
 def read_weights(checkpoint: Path) -> dict[str, Tensor]:
-    """The weights that a checkpoint stands for: the average of them where its run keeps one, else the last."""
+    """The weights that a checkpoint stands for, in fp32: the average of them where its run keeps one, else the last."""
     averages = checkpoint / "optimizer.safetensors"
     names = {name for name in tensor_names(averages) if name.startswith(f"{EMA}.")}
     averaged = read_tensors(averages, only=names) if names else {}
     named = {name.removeprefix(f"{EMA}."): tensor for name, tensor in averaged.items()}
-    return read_tensors(checkpoint / "model.safetensors") | named
+    whole = read_tensors(checkpoint / "model.safetensors") | named
+    return {name: tensor.to(torch.float32) for name, tensor in whole.items()}
 
 
 def clean(run: Path) -> None:

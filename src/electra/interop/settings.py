@@ -106,9 +106,9 @@ def from_transformers(values: Any, where: Path) -> tuple[ModelConfig, int]:
     if not isinstance(values, dict):
         raise CheckpointError(where, "is not a JSON object", fix="give a folder that save_pretrained wrote")
     kind = values.get("model_type")
-    if kind not in _CLASSES:
+    if not isinstance(kind, str) or kind not in _CLASSES:
         fix = "only 'electra' and 'roformer' models can be read"
-        raise CheckpointError(where, f"model_type is {kind!r}", fix=fix)
+        raise CheckpointError(where, f"model_type is {str(kind)[:40]!r}", fix=fix)
     for key, only in _FIXED.items():
         if values.get(key, only) != only:
             raise CheckpointError(where, f"{key} is {values[key]!r}, and only {only!r} is supported")

@@ -94,7 +94,7 @@ class Chain:
             child = self.start()
             if not self.ended_well(child, in_time=child.wait(most_s=LONGEST_S)):
                 return
-        if names := differences(self.out, self.target.twin):
+        if names := [*differences(self.out, self.target.twin), *self._leftovers()]:
             self.fail("different", names)
 
     def interrupt(self, nth: int) -> bool:
@@ -103,6 +103,10 @@ class Chain:
 
     def start(self, fault: Callable[[], None] = save_often, *, cold: bool = False) -> Child:
         return start(self.target.line.into(self.out), log=self.log, fault=fault, cold=cold)
+
+    def _leftovers(self) -> list[str]:
+        """What lies beside the folder although the command has ended."""
+        return sorted(path.name for path in self.place.iterdir() if path not in (self.out, self.log))
 
     def _is_there(self) -> bool:
         return self.target.line.once and self.out.exists()
