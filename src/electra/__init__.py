@@ -1,7 +1,7 @@
 """Electra: pre-train text encoders as discriminators.
 
-The verbs of the command line as functions: `electra.prepare`, `pretrain`, `load`, `finetune`, `predict`, `detect`,
-`score`, `encode` and `export`. They are loaded when first used, so that `import electra` is instant.
+The verbs of the command line as functions: `electra.prepare`, `pretrain`, `resume`, `load`, `finetune`, `evaluate`,
+`predict`, `detect`, `score`, `encode` and `export`. They are loaded when first used: `import electra` is instant.
 """
 
 from __future__ import annotations
@@ -11,15 +11,30 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from electra.api import Model, detect, encode, export, finetune, load, predict, prepare, pretrain, score
+    from electra.api import (
+        Model,
+        detect,
+        encode,
+        evaluate,
+        export,
+        finetune,
+        load,
+        predict,
+        prepare,
+        pretrain,
+        resume,
+        score,
+    )
 
 __version__ = "0.2.0"
 
 __all__ = [
     "prepare",
     "pretrain",
+    "resume",
     "load",
     "finetune",
+    "evaluate",
     "predict",
     "detect",
     "score",

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, overload
 
 from electra.api_model import Device, Model, Part, PathLike, export
-from electra.api_results import Exported, FinetuneResult, PreparedData, Run
+from electra.api_results import Evaluation, Exported, FinetuneResult, PreparedData, Results, Run
 from electra.errors import ConfigError
 from electra.inference.results import (
     DetectedToken,
@@ -35,35 +35,40 @@ Settings = Mapping[str, str | int | float | bool] | Sequence[str]
 __all__ = [
     "DetectedToken",
     "Detection",
+    "Evaluation",
     "Exported",
     "FinetuneResult",
     "Model",
     "Prediction",
     "Predictions",
     "PreparedData",
+    "Results",
     "Run",
     "Scores",
     "TextScore",
     "TokenScore",
     "detect",
     "encode",
+    "evaluate",
     "export",
     "finetune",
     "load",
     "predict",
     "prepare",
     "pretrain",
+    "resume",
     "score",
 ]
 
 
-def load(model: PathLike, *, part: Part = "discriminator", device: Device = "auto") -> Model:
+def load(model: PathLike | None = None, *, part: Part = "discriminator", device: Device = "auto") -> Model:
     """The model in a run folder, a checkpoint, an exported, a `transformers` or a fine-tuned folder, ready to use.
 
-    A hub name, `owner/name`, is looked up in the local hub cache, then downloaded by `huggingface_hub`.
+    A hub name, `owner/name`, is looked up in the local hub cache, then downloaded by `huggingface_hub`. Without a model
+    it is the largest that comes with the package.
     `part` chooses between a run's two networks. Of a fine-tuning run it is the seed with the median score.
     """
-    return Model(model, part=part, device=device)
+    return Model(_default() if model is None else model, part=part, device=device)
 
 
 def prepare(
@@ -88,9 +93,10 @@ def prepare(
     Sources are files (.txt .md .html .jsonl .csv .parquet, also compressed), folders, globs or hf:NAME. In .txt files a
     blank line ends a document; a .md or .html file is one; elsewhere a row is a document. `encoding` is that of text
     files that are not UTF-8. `vocab` is a vocabulary to use as it is: a BERT vocab.txt, or the tokenizer of a run, of
-    data or of an export. Without it one is trained, of the kind that suits the scripts of the text; it keeps case and
-    accents unless asked otherwise.
+    data, of an export or of `electra:tiny`. Without it one is trained, of the kind that suits the scripts of the text;
+    it keeps case and accents unless asked otherwise.
     """
+    from electra.interop.bundled import bundled_folder
     from electra.shards.build import prepare as build
     from electra.shards.options import PrepareOptions
 
@@ -110,7 +116,7 @@ def prepare(
         names,
         out=Path(out),
         options=options,
-        vocab=None if vocab is None else Path(vocab),
+        vocab=None if vocab is None else bundled_folder(Path(vocab)),
         held_out=[str(one) for one in held_out],
         workers=workers,
         worker=None,
@@ -139,13 +145,13 @@ def pretrain(
 ) -> Run:
     """A run: generator and discriminator trained on prepared data; calling it again resumes.
 
-    `model` is what it goes on from: a run, an export or a transformers ELECTRA folder, with its `generator`'s folder.
+    `model` is what it goes on from: a run, an export, `electra:tiny` or a transformers ELECTRA folder, with its
+    `generator`'s folder.
     `config` is a TOML file with changed keys, `settings` are single keys; both change the model's config or the preset
     (by default `small`).
     """
     from electra.interop.continuation import config_of_run
     from electra.pretrain import pretrain as train
-    from electra.report.reading import number, read_run
 
     loaded = config_of_run(
         Path(out),
@@ -155,7 +161,26 @@ def pretrain(
         file=None if config is None else Path(config),
         overrides=_overrides(settings),
     )
-    path = train(loaded, data=Path(data), out=Path(out))
+    return _run(train(loaded, data=Path(data), out=Path(out)))
+
+
+def resume(run: PathLike, *, data: PathLike | None = None, settings: Settings = ()) -> Run:
+    """A run that goes on as its folder says, as `electra pretrain --resume`; a finished one stays as it is.
+
+    `settings` may lengthen it, by `train.steps` or `train.max_minutes`; a line says what that means for its learning
+    rate. `data` says where the prepared data is now, where it was moved.
+    """
+    from electra.checkpoint.lengthening import config_to_resume, data_of
+    from electra.pretrain import pretrain as train
+
+    config = config_to_resume(Path(run), _overrides(settings))
+    place = data_of(Path(run)) if data is None else Path(data)
+    return _run(train(config, data=place, out=Path(run), lengthen=True))
+
+
+def _run(path: Path) -> Run:
+    from electra.report.reading import number, read_run
+
     run = read_run(path)
     lines = [*run.train, *run.evals]
     values = {name: number(value) for line in lines for name, value in line.items() if "/" in name}
@@ -174,6 +199,7 @@ def finetune(
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
+    negative: str | None = None,
     separator: str = ",",
     name: str | None = None,
     seeds: int = 1,
@@ -184,9 +210,11 @@ def finetune(
 ) -> FinetuneResult:
     """The scores of a model fine-tuned on a task, once a seed; calling it again adds missing seeds.
 
-    `task` is a GLUE task, `squad`, `squad2`, or for files of your own `classify`, `multilabel`, `regress`, `tag` or
-    `questions`. Files are those of the folder `data`, or `train` and `dev`; of a single file, `data` or `train`, a part
-    is held out. `text`, `pair` and `label` name columns; text and label are guessed where that is obvious.
+    `task` is a GLUE task, `squad`, `squad2`, or for files of your own `classify`, `multilabel`, `regress`, `pairs`,
+    `tag` or `questions`. Files are those of the folder `data`, or `train` and `dev`; of a single file, `data` or
+    `train`, a part is held out. `text`, `pair` and `label` name columns; text and label are guessed where that is
+    obvious. Of `pairs`, `label` is a graded score and `negative` a text that looks right and is not; both may be left
+    out. Without a model it is the one that `load()` loads.
     Settings are the paper's for the model's size; `config` (TOML) and `settings` change them.
     """
     from electra.finetune.task_run import Options, finetune_task
@@ -201,7 +229,7 @@ def finetune(
         data=None if data is None else Path(data),
         train=None if train is None else Path(train),
         dev=None if dev is None else Path(dev),
-        columns=Columns(text=text, pair=pair, label=label, separator=separator),
+        columns=Columns(text=text, pair=pair, label=label, negative=negative, separator=separator),
         title=name,
         options=Options(
             seeds=seeds,
@@ -212,6 +240,40 @@ def finetune(
         ),
     )
     return FinetuneResult(path=Path(out), result=result)
+
+
+@overload
+def evaluate(model: PathLike) -> Results: ...
+@overload
+def evaluate(
+    model: PathLike,
+    *,
+    file: PathLike,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    device: Device = "auto",
+) -> Evaluation: ...
+def evaluate(
+    model: PathLike,
+    *,
+    file: PathLike | None = None,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    device: Device = "auto",
+) -> Results | Evaluation:
+    """The scores in a folder of `finetune` or `electra glue`, or with `file` those of its model on labelled rows.
+
+    `text`, `pair` and `label` name the columns of the file; otherwise they are those of fine-tuning.
+    """
+    if file is not None:
+        return load(model, device=device).evaluate(file, text=text, pair=pair, label=label)
+    from electra.finetune.suite import results_of
+
+    if given := [name for name, column in (("text", text), ("pair", pair), ("label", label)) if column is not None]:
+        raise ConfigError(given[0], "names a column, and there is no file", fix="give file too")
+    return Results(path=Path(model), suite=results_of(Path(model)))
 
 
 def predict(
@@ -239,8 +301,11 @@ def predict(
     return loaded.predict(rows, batch_size=batch_size)
 
 
-def detect(model: PathLike, *, text: str, threshold: float = 0.5, device: Device = "auto") -> Detection:
-    """The tokens of a text, each with the probability that it was replaced; flagged from `threshold` on."""
+def detect(model: PathLike | None = None, *, text: str, threshold: float = 0.5, device: Device = "auto") -> Detection:
+    """The tokens of a text, each with the probability that it was replaced; flagged from `threshold` on.
+
+    Without a model it is the one that `load()` loads.
+    """
     return load(model, device=device).detect(text, threshold=threshold)
 
 
@@ -260,15 +325,24 @@ def score(
 
 
 def encode(
-    model: PathLike,
+    model: PathLike | None = None,
     *,
     texts: str | Sequence[str],
     pooling: Pooling = "mean",
     batch_size: int = 64,
     device: Device = "auto",
 ) -> NDArray[np.float32]:
-    """One vector a text, (texts, width): the mean of the last hidden states, or with `cls` that of [CLS]."""
+    """One vector a text, (texts, width): the mean of the last hidden states, or with `cls` that of [CLS].
+
+    Without a model it is the one that `load()` loads.
+    """
     return load(model, device=device).encode(texts, pooling=pooling, batch_size=batch_size)
+
+
+def _default() -> Path:
+    from electra.finetune.pretrained import default_model
+
+    return default_model()
 
 
 def _overrides(settings: Settings) -> list[str]:

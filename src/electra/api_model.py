@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from electra.api_results import Exported
+from electra.api_results import Evaluation, Exported
 from electra.errors import CheckpointError, ConfigError
 from electra.inference.results import Detection, Predictions, Scores
 
@@ -30,7 +30,7 @@ Format = Literal["hf", "onnx", "sentence-transformers"]
 class Model:
     """A model to use, from `electra.load`.
 
-    A pre-trained model can `detect`, `score` and `encode`; a fine-tuned one can `predict` and `encode`.
+    A pre-trained model can `detect`, `score` and `encode`; a fine-tuned one can `predict`, `evaluate` and `encode`.
     """
 
     def __init__(self, path: PathLike, *, part: Part = "discriminator", device: Device = "auto") -> None:
@@ -74,6 +74,16 @@ class Model:
 
         found = rows_of_file(Path(path), self._for_prediction.about, text=text, pair=pair, id=id)
         return self.predict(found.rows, batch_size=batch_size)
+
+    def evaluate(
+        self, file: PathLike, *, text: str | None = None, pair: str | None = None, label: str | None = None
+    ) -> Evaluation:
+        """The scores on the labelled rows of a file; the arguments name its columns, otherwise those of fine-tuning."""
+        from electra.inference.evaluate_file import evaluate_file
+        from electra.tasks.columns import Columns
+
+        columns = Columns(text=text, pair=pair, label=label)
+        return Evaluation(path=Path(file), values=evaluate_file(self._for_prediction, Path(file), columns=columns))
 
     def detect(self, text: str, *, threshold: float = 0.5) -> Detection:
         """The tokens of a text, each with the probability that it was replaced; flagged from `threshold` on."""
@@ -127,11 +137,11 @@ class Model:
 
     @cached_property
     def _encoder(self) -> Pretrained:
-        from electra.finetune.pretrained import of_finetuned, of_loaded
+        from electra.finetune.pretrained import embedder, of_loaded
         from electra.inference.encode import on_device
 
         if self._finetuned is not None:
-            return on_device(of_finetuned(self._finetuned), self.device)
+            return on_device(embedder(self._finetuned), self.device)
         assert self._pretrained is not None
         return on_device(of_loaded(self._pretrained), self.device)
 

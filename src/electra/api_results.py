@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from electra.display import html_table, text_table
+from electra.finetune.evaluation_table import evaluation_lines, score_line
 from electra.finetune.results_table import cells, footer, plain
 from electra.finetune.task_results import Suite, TaskResult
 
@@ -79,9 +81,55 @@ class FinetuneResult:
         return str(self)
 
     def _repr_html_(self) -> str:
-        suite = Suite(results=(self.result,))
-        header, *rows = cells(suite)
-        return html_table(header, rows, notes=footer(suite))
+        return Results(path=self.path, suite=Suite(results=(self.result,)))._repr_html_()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Results:
+    """The scores of a folder's tasks over their seeds."""
+
+    path: Path
+    suite: Suite
+
+    def __str__(self) -> str:
+        return plain(self.suite)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        header, *rows = cells(self.suite)
+        return html_table(header, rows, notes=footer(self.suite))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Evaluation:
+    """A model's scores on the labelled rows of a file."""
+
+    path: Path
+    """The file."""
+    values: Mapping[str, Any]
+    """As in an evaluation.json: `scores`, `classes`, `confusion`, the worst `errors`, ..."""
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Metrics by name, in percent, except errors such as `mse`."""
+        return dict(self.values["scores"])
+
+    @property
+    def rows(self) -> int:
+        """How many rows were scored."""
+        return int(self.values["rows"])
+
+    def __str__(self) -> str:
+        values = dict(self.values)
+        return "\n".join([score_line(values), *evaluation_lines(values)])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(("metric", "score"), list(self.scores.items()), notes=[score_line(dict(self.values))])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

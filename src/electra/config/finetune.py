@@ -71,6 +71,8 @@ class FinetuneConfig:
     """On a GPU, capture the step of each batch shape in a CUDA graph; `off` runs it operation by operation."""
     kernels: Literal["auto", "plain"] = "auto"
     """`auto`: the fastest implementation of each op that this machine runs. `plain`: the reference, plain PyTorch."""
+    cosine_scale: float = 20.0
+    """What a cosine is multiplied by in the loss: higher looks harder at the nearest wrong text (pairs only)."""
     span_head: Literal["joint", "plain"] = "joint"
     """`joint` scores an answer's end given its start (the paper); `plain` does not, and exports (questions only)."""
     doc_stride: int = 128

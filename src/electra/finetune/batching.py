@@ -47,6 +47,7 @@ def subset(features: Features, count: int, *, seed: int) -> Features:
         if targets is None
         else targets[chosen],
         rows=None if features.rows is None else features.rows[chosen],
+        group=features.group,
     )
 
 
@@ -63,16 +64,18 @@ def batches(
 ) -> Iterator[Batch]:
     """`steps` batches of exactly `batch_size` rows, epoch after epoch over the features, without leaving rows out.
 
+    A row is a sequence, or the `group` of sequences that belong together, which stand one after the other.
+
     The batches before number `first` are passed over.
 
     Rows of a few batches of one epoch are sorted by length together, so a batch holds little padding; lengths are
-    multiples of `grain`. Each visit of a row has a dropout key of its own. A run of fewer steps has the first batches
-    of a longer one.
+    multiples of `grain`. Each visit of a sequence has a dropout key of its own. A run of fewer steps has the first
+    batches of a longer one.
     """
     assert features.ids, "rows to train on"
     sequences = FlatSequences.of(features)
-    sizes = sequences.sizes
-    visits = _visits(len(sizes), seed=seed)
+    sizes = sequences.sizes.reshape(-1, features.group).max(1)
+    visits = _visits(len(sizes), group=features.group, seed=seed)
     step = 0
     while step < steps:
         left = len(sizes) - step * batch_size % len(sizes)
@@ -84,9 +87,10 @@ def batches(
         for place, number in enumerate(permutation(count, seed=seed, epoch=~step)[: steps - step]):
             if step + place < first:
                 continue
-            picked = by_length[number]
-            rows = pack(sequences, samples[picked], pad_id=pad_id, grain=grain, positions=positions, keys=keys[picked])
-            yield Batch(rows=rows, targets=targets_of(features, samples[picked], length=rows.shape[1] - EXTRA_COLUMNS))
+            drawn_keys = keys[by_length[number]].ravel()
+            picked = in_groups(samples[by_length[number]], features.group).ravel()
+            rows = pack(sequences, picked, pad_id=pad_id, grain=grain, positions=positions, keys=drawn_keys)
+            yield Batch(rows=rows, targets=targets_of(features, picked, length=rows.shape[1] - EXTRA_COLUMNS))
         step += count
 
 
@@ -115,17 +119,18 @@ def pack(
     pad_id: int,
     grain: int,
     positions: int,
+    least: int = 1,
     keys: NDArray[np.int32] | None = None,
 ) -> NDArray[np.int32]:
     """Rows of ids, then length, length of segment A and dropout key (0 without `keys`): what `unpack` takes apart.
 
-    Ids are padded to a multiple of `grain`, but not beyond the model's positions.
+    Ids are padded to a multiple of `grain` and to at least `least`, but not beyond the model's positions.
     """
     chosen = np.asarray(picked, np.int64)
     sizes = sequences.sizes[chosen]
     longest = int(sizes.max())
     assert longest <= positions, f"a sequence of {longest} tokens for a model with {positions} positions"
-    length = min(-(-longest // grain) * grain, positions)
+    length = min(max(-(-longest // grain) * grain, least), positions)
     place = np.arange(length)
     inside = place < sizes[:, None]
     rows = np.empty((len(chosen), length + EXTRA_COLUMNS), np.int32)
@@ -148,10 +153,16 @@ def targets_of(features: Features, picked: NDArray[np.int64], *, length: int) ->
     return padded
 
 
-def _visits(count: int, *, seed: int) -> Iterator[tuple[int, int]]:
-    """Row numbers, each epoch in a new order, each with the dropout key of that visit."""
+def in_groups(rows: NDArray[np.int64], group: int) -> NDArray[np.int64]:
+    """(rows, group) numbers of the sequences of each row."""
+    return rows[:, None] * group + np.arange(group)
+
+
+def _visits(count: int, *, group: int, seed: int) -> Iterator[tuple[int, list[int]]]:
+    """Row numbers, each epoch in a new order, each with the dropout keys of that visit, one a sequence."""
     epoch = 0
     while True:
         order = permutation(count, seed=seed, epoch=epoch)
-        yield from zip(order.tolist(), sample_keys(order, seed=seed, epoch=epoch).tolist(), strict=True)
+        keys = sample_keys(in_groups(order, group), seed=seed, epoch=epoch)
+        yield from zip(order.tolist(), keys.tolist(), strict=True)
         epoch += 1

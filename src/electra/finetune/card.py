@@ -12,7 +12,7 @@ from electra.finetune.seed_folder import RESULTS
 from electra.finetune.task_results import TaskResult
 from electra.interop.card import Card, Rows, limits, vocabulary
 
-PIPELINES = {"tag": "token-classification", "span": "question-answering"}
+PIPELINES = {"tag": "token-classification", "span": "question-answering", "pairs": "sentence-similarity"}
 """By kind of task; the others are text-classification."""
 
 
@@ -114,6 +114,16 @@ def _use(about: About) -> Sequence[str]:
             f"allowed = (inside[:, None] & inside[None, :]).triu().tril({about.max_answer - 1})",
             'start, end = divmod(int(scores.masked_fill(~allowed, -float("inf")).argmax()), len(offsets))',
             "print(passage[offsets[start][0] : offsets[end][1]])",
+        ]
+    if about.kind == "pairs":
+        return [
+            "from transformers import AutoModel, AutoTokenizer",
+            "",
+            'tokenizer = AutoTokenizer.from_pretrained("this folder")',
+            'model = AutoModel.from_pretrained("this folder")',
+            'batch = tokenizer(["One text.", "Another."], padding=True, truncation=True, return_tensors="pt")',
+            'inside = batch["attention_mask"][:, :, None]',
+            "vectors = (model(**batch).last_hidden_state * inside).sum(1) / inside.sum(1)",
         ]
     pipeline = pipeline_of(about)
     options = ", top_k=None" if about.kind in ("classify", "multilabel") else ""

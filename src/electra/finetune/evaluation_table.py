@@ -59,6 +59,8 @@ def _errors(value: dict[str, Any]) -> list[str]:
         return []
     if value["kind"] == "regress":
         first = "largest differences:"
+    elif value["kind"] == "pairs" and "spearman" in value["metrics"]:
+        first = "ranked most differently, score as cosine:"
     else:
         first = f"{value['wrong']:,} of {value['rows']:,} rows are wrong; the worst:"
     return [first, *(f"  {_error(one)}" for one in errors)]

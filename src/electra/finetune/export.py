@@ -26,6 +26,7 @@ SEQUENCES, TOKENS = "ElectraForSequenceClassification", "ElectraForTokenClassifi
 SPANS = "ElectraForQuestionAnswering"
 VALUE = "value"
 """Name of a regression's only output."""
+_NOT_COMPARED = "Its vectors were not trained to be compared; `electra finetune pairs` does that."
 Format = Literal["hf", "onnx", "sentence-transformers"]
 _ARCHITECTURES = {"tag": TOKENS, "span": SPANS}
 _PROBLEMS = {
@@ -117,9 +118,13 @@ def _export_onnx(path: Path, out: Path, *, part: Part, int8: bool, tuned: bool) 
 
 def _export_embeddings(path: Path, out: Path, *, part: Part, pooling: Pooling, tuned: bool) -> Exported:
     model: FinetunedModel | Source
+    compared = False
     if tuned:
         model = load_finetuned(path)
         weights, card = _encoder(model), finetuned_card(model)
+        compared = model.about.kind == "pairs"
+        if compared and pooling != "mean":
+            raise ConfigError("--pooling", "its vectors were trained as means", fix="leave it out")
     else:
         model = read_source(path, part=part)
         kept = {name: tensor for name, tensor in model.weights.tensors.items() if not name.startswith("head.")}
@@ -129,7 +134,7 @@ def _export_embeddings(path: Path, out: Path, *, part: Part, pooling: Pooling, t
         library="sentence-transformers",
         pipeline="sentence-similarity",
         tags=("electra", "sentence-transformers"),
-        limits=["Its vectors were not trained to be compared; fine-tune it on pairs for search.", *card.limits],
+        limits=[*([] if compared else [_NOT_COMPARED]), *card.limits],
         use=[
             "from sentence_transformers import SentenceTransformer",
             "",
@@ -158,13 +163,16 @@ def _encoder(loaded: FinetunedModel) -> Weights:
     """The encoder of a fine-tuned model."""
     own = {name: tensor.detach() for name, tensor in loaded.network.named_parameters() if not name.startswith("head.")}
     about = loaded.about
-    length = min(about.pretrained_length or about.length, loaded.config.positions)
+    known = about.length if about.kind == "pairs" else about.pretrained_length
+    length = min(known or about.length, loaded.config.positions)
     return Weights(config=loaded.config, head=None, length=length, tensors=own)
 
 
 def _finetuned_graph(loaded: FinetunedModel) -> Graph:
     _require_exportable(loaded)
     kind, scale = loaded.about.kind, loaded.about.scale
+    if kind == "pairs":
+        return Graph(loaded.network, lambda _, states: (states,), ("last_hidden_state",))
     if kind == "span":
         return Graph(loaded.network, lambda one, states: one.head(states), ("start_logits", "end_logits"))
     factor = scale if kind == "regress" else 1.0
@@ -175,6 +183,8 @@ def _head(loaded: FinetunedModel) -> Tensors:
     """The head's tensors under transformers' names; refused where its class cannot compute the same."""
     _require_exportable(loaded)
     about, width = loaded.about, loaded.config.width
+    if about.kind == "pairs":
+        return {}
     own = dict(loaded.network.head.named_parameters())
     weight, bias = own["out.weight"].detach(), own["out.bias"].detach()
     if about.kind in ("tag", "span"):
@@ -209,6 +219,8 @@ def _settings(loaded: FinetunedModel) -> dict[str, Any]:
     about = loaded.about
     length = about.pretrained_length or loaded.config.positions
     values = settings.to_transformers(loaded.config, head=None, pad_id=loaded.tokenizer.pad_id, length=length)
+    if about.kind == "pairs":
+        return values
     named = _ARCHITECTURES.get(about.kind, SEQUENCES)
     values["architectures"] = [named.replace("Electra", "RoFormer") if loaded.config.rotary else named]
     if about.kind == "span":

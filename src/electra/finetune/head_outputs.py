@@ -15,8 +15,10 @@ from electra.batches.sequences import unpack
 from electra.finetune.batching import FlatSequences, pack
 from electra.finetune.task_model import TaskModel
 from electra.tasks.rows import Features, HeadOutputs
+from electra.train.replay import Arrays, fetched, replays_of, sent
 
 _GRAIN = 8  # lengths are padded to a multiple of this: few shapes, and whole tiles on a GPU
+_GPU_LEAST = 16  # fused encoders begin there
 _SPAN_SCORES = 1 << 18  # starts times tokens of a batch: the end scores take 512 numbers for each of them
 
 _Row = dict[str, NDArray[np.generic]]
@@ -42,11 +44,11 @@ def head_outputs(
     sequences = FlatSequences.of(features)
     positions = network.embeddings.positions
     rows: list[_Row | None] = [None] * count
-    finished = 0
+    finished, replays = 0, replays_of(network)
 
-    def collect(numbers: list[int], outputs: dict[str, torch.Tensor]) -> None:
+    def collect(numbers: list[int], outputs: Callable[[], Arrays]) -> None:
         nonlocal finished
-        arrays = {name: tensor.cpu().numpy() for name, tensor in outputs.items()}
+        arrays = outputs()
         for place, number in enumerate(numbers):
             rows[number] = {name: array[place] for name, array in arrays.items()}
         finished += len(numbers)
@@ -54,10 +56,12 @@ def head_outputs(
             on_batch(finished)
 
     with torch.inference_mode():
-        before: tuple[list[int], dict[str, torch.Tensor]] | None = None
+        before: tuple[list[int], Callable[[], Arrays]] | None = None
+        least = _GPU_LEAST if device.type == "cuda" else 1
         for numbers in _batches(features, batch_size=batch_size, beam=beam if span else 0):
-            packed = torch.from_numpy(pack(sequences, numbers, pad_id=pad_id, grain=_GRAIN, positions=positions))
-            outputs = network.predict(unpack(packed.to(device, non_blocking=True)), beam=beam)
+            packed = pack(sequences, numbers, pad_id=pad_id, grain=_GRAIN, least=least, positions=positions)
+            predicted = replays.run(beam, lambda one: network.predict(unpack(one), beam=beam), sent(packed, device))
+            outputs = fetched(predicted)
             if before:  # fetched while the device computes the next one
                 collect(*before)
             before = numbers, outputs
@@ -69,6 +73,9 @@ def head_outputs(
         return _stack_spans(whole, beam=beam)
     if network.spec.kind == "tag":
         return {"scores": [row["scores"][: len(ids)] for row, ids in zip(whole, features.ids, strict=True)]}
+    if network.spec.kind == "pairs":
+        empty = np.zeros((0, network.encoder.shape.width), np.float32)
+        return {"vectors": np.stack([row["vectors"] for row in whole]) if whole else empty}
     width = 1 if network.spec.kind == "regress" else len(network.spec.labels)
     return {"scores": np.stack([row["scores"] for row in whole]) if whole else np.zeros((0, width), np.float32)}
 

@@ -23,6 +23,7 @@ _LR: dict[str, float] = {
 }
 _LAYER_DECAY: dict[str, float] = {"tiny": 0.8, "small": 0.8, "base": 0.8, "large": 0.9}
 _NULL_THRESHOLDS = {"joint": -2.75, "plain": 0.0}  # the paper's; as likely as not
+_PAIRS_BATCH = 64  # the other texts of the batch are what a text is compared with; not in the paper
 _TEN_EPOCHS = {"rte", "sts", "stsb"}
 FEW_STEPS, MOST_EPOCHS = 300, 40.0
 EVALUATIONS, PATIENCE = 10, 5
@@ -49,6 +50,8 @@ def settings(task_name: str, size: str, *, kind: Kind | None = None) -> Finetune
         epochs=2.0 if span else 10.0 if task in _TEN_EPOCHS else 3.0,
         length=512 if span else 256 if kind == "tag" else 128,
     )
+    if kind == "pairs":
+        config = replace(config, batch_size=_PAIRS_BATCH)
     return with_span_head(config, "plain" if span and not task.startswith("squad") else "joint")
 
 

@@ -12,6 +12,7 @@ from electra.config.schema import ModelConfig
 from electra.errors import ConfigError
 from electra.finetune.model_folder import FinetunedModel, is_finetuned, load_finetuned
 from electra.finetune.paper_settings import settings, size_of
+from electra.interop.bundled import default_name
 from electra.interop.models import Loaded, load_model
 from electra.interop.network import Network
 from electra.model.electra import initialise
@@ -57,9 +58,12 @@ class Pretrained:
 
 
 def default_model() -> Path:
-    """The model that is fine-tuned where none is named; this version brings none."""
-    fix = "give a run, a checkpoint, an export, a transformers ELECTRA folder or a hub name"
-    raise ConfigError("--model", "is missing", fix=fix)
+    """The model that is meant where none is named: the largest of the package, refused where there is none."""
+    name = default_name()
+    if name is None:
+        fix = "give a run, a checkpoint, an export, a transformers ELECTRA folder or a hub name"
+        raise ConfigError("--model", "is missing, and this installation has no model of its own", fix=fix)
+    return Path(name)
 
 
 def load_pretrained(path: Path) -> Pretrained:
@@ -78,6 +82,17 @@ def of_finetuned(model: FinetunedModel) -> Pretrained:
         length=model.about.pretrained_length or model.about.length,
         kernels=model.about.kernels,
     )
+
+
+def to_encode(path: Path) -> Pretrained:
+    """The encoder of a folder as `encode` uses it."""
+    return embedder(load_finetuned(path)) if is_finetuned(path) else of_loaded(load_model(path))
+
+
+def embedder(model: FinetunedModel) -> Pretrained:
+    """The encoder of a fine-tuned model as `encode` uses it: one of pairs reads as much at once as in fine-tuning."""
+    encoder = of_finetuned(model)
+    return replace(encoder, length=model.about.length) if model.about.kind == "pairs" else encoder
 
 
 def of_loaded(model: Loaded) -> Pretrained:

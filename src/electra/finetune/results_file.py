@@ -79,6 +79,7 @@ def _task_json(result: TaskResult) -> dict[str, Any]:
         "rows": result.rows,
         "full": result.full,
         "note": result.note,
+        **({"before": {name: _number(score) for name, score in result.before.items()}} if result.before else {}),
         "seeds": [
             {
                 "seed": run.seed,

@@ -20,6 +20,7 @@ from electra.finetune.task_results import Suite, TaskResult
 from electra.fsio import read_json, read_json_lines, write_atomic, write_json
 from electra.manifest import FILE, commit_folder, read_manifest
 from electra.records import read_record
+from electra.tasks.rows import Features
 from electra.tasks.spans import Answer
 from electra.tasks.squad_files import write_predictions
 from electra.tasks.task_data import TaskData
@@ -125,7 +126,7 @@ def _about(run: SeedRun, base: Pretrained, data: TaskData, config: FinetuneConfi
         kind=task.kind,
         labels=task.labels,
         scale=task.scale,
-        pairs=any(a < len(ids) for ids, a in zip(data.train.ids[:1], data.train.a_lengths[:1], strict=True)),
+        pairs=task.kind == "pairs" or _has_second(data.train),
         length=config.length,
         max_query=config.max_query,
         doc_stride=config.doc_stride,
@@ -144,6 +145,11 @@ def _about(run: SeedRun, base: Pretrained, data: TaskData, config: FinetuneConfi
         pretrained_length=base.length,
         trained_length=max(base.length, *map(len, data.train.ids)),
     )
+
+
+def _has_second(features: Features) -> bool:
+    """Whether sequences have a second segment."""
+    return any(a < len(ids) for ids, a in zip(features.ids[:1], features.a_lengths[:1], strict=True))
 
 
 def _named(columns: Mapping[str, str | None]) -> dict[str, str]:

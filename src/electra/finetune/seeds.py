@@ -18,6 +18,7 @@ from electra.finetune.pretrained import Pretrained, check_length
 from electra.finetune.task_model import HeadSpec, TaskModel
 from electra.finetune.trainer import Curve, Evaluate, Trial, train_together
 from electra.finetune.unfinished import Unfinished
+from electra.ops.dispatch import select
 from electra.tasks.details import Details
 from electra.tasks.rows import Features, HeadOutputs
 from electra.tasks.task_data import Predictions, TaskData
@@ -112,6 +113,19 @@ def run_seeds(
         before += sum(trial.step for trial in trials)
 
 
+def scores_before(base: Pretrained, data: TaskData, *, config: FinetuneConfig) -> dict[str, float]:
+    """The metrics on the dev set before any training; none where a task's head would be random."""
+    if data.task.kind != "pairs":
+        return {}
+    device = device_of(config)
+    ops = select(config.kernels, device=device, dtype=torch.float32)
+    network = TaskModel(base.embeddings, base.encoder, _head(data, config), ops=ops).to(device)
+    outputs = partial(head_outputs, device=device, pad_id=base.tokenizer.pad_id)
+    split = next(split for split in data.eval_splits.values() if split.evaluate is not None)
+    assert split.evaluate is not None
+    return split.evaluate(outputs(network, split.features)).scores
+
+
 def _head(data: TaskData, config: FinetuneConfig) -> HeadSpec:
     task = data.task
     return HeadSpec(
@@ -121,6 +135,8 @@ def _head(data: TaskData, config: FinetuneConfig) -> HeadSpec:
         dropout=config.dropout,
         span_head=config.span_head,
         class_weights=class_weights(data, config.class_weights),
+        group=data.train.group,
+        cosine_scale=config.cosine_scale,
     )
 
 

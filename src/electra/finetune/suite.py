@@ -12,13 +12,13 @@ from typing import Any
 
 from electra.checkpoint.folder import held
 from electra.config.finetune import FinetuneConfig
-from electra.errors import ConfigError
+from electra.errors import ConfigError, DataError
 from electra.finetune.class_weights import class_weights
 from electra.finetune.evaluation_file import copy_evaluation
 from electra.finetune.pretrained import Pretrained, check_length, untrained_positions
 from electra.finetune.results_file import read_results, write_results
 from electra.finetune.seed_folder import RESULTS, read_predictions, read_seed, seed_folder, write_seed
-from electra.finetune.seeds import SeedRun, device_of, run_seeds
+from electra.finetune.seeds import SeedRun, device_of, run_seeds, scores_before
 from electra.finetune.task_results import SeedScore, Suite, TaskResult
 from electra.finetune.unfinished import Unfinished
 from electra.fsio import in_turn, remove_leftovers
@@ -46,6 +46,14 @@ class Plan:
 def open_suite(out: Path) -> Suite:
     """The results in a folder so far."""
     return read_results(out / RESULTS) if (out / RESULTS).is_file() else Suite()
+
+
+def results_of(run: Path) -> Suite:
+    """The results of a folder of `electra finetune` or `electra glue`, or in its results.json; refused without one."""
+    path = run / RESULTS if run.is_dir() else run
+    if not path.is_file():
+        raise DataError(run, f"has no {RESULTS}", fix="electra finetune or electra glue writes one")
+    return read_results(path)
 
 
 def run_task(base: Pretrained, data: TaskData, *, plan: Plan, out: Path, folder: Path) -> TaskResult:
@@ -78,6 +86,7 @@ def _run_task(base: Pretrained, data: TaskData, *, plan: Plan, out: Path, folder
     check_length(base, plan.config.length)
     _say_notices(base, data, plan.config)
     device_of(plan.config)
+    before = done.before if done is not None else scores_before(base, data, config=plan.config)
     title = f"fine-tuning {data.task.title}"
     with progress(title, unit="step") as bar, stop_on_signals() as stop:
 
@@ -104,7 +113,7 @@ def _run_task(base: Pretrained, data: TaskData, *, plan: Plan, out: Path, folder
         )
         for run in runs:
             score = SeedScore(seed=run.seed, scores=run.scores, stuck=run.stuck, seconds=run.seconds, steps=run.steps)
-            alone = _first_result(data, base, plan.config, score)
+            alone = replace(_first_result(data, base, plan.config, score), before=before)
             place = seed_folder(folder, run.seed)
             write_seed(run, base, data, config=plan.config, result=alone, out=place, save=plan.save)
             done = alone if done is None else done.with_run(score)
@@ -200,6 +209,7 @@ def _require_same(done: TaskResult, base: Pretrained, data: TaskData, config: Fi
         "class_weights": "off",
         "hold_out": 0.0,
         "hold_out_seed": 0,
+        "cosine_scale": 20.0,
     }
     there = {
         "model": done.model,
@@ -236,7 +246,7 @@ def notices(data: TaskData, config: FinetuneConfig, *, positions: int) -> list[s
             more = (
                 f"; length={min(positions, 2 * config.length)} reads more of them" if config.length < positions else ""
             )
-            count = f"{features.cut:,} of {len(features.ids):,} {name} rows"
+            count = f"{features.cut:,} of {len(features.ids):,} {name} {'rows' if features.group == 1 else 'texts'}"
             lines.append(f"{data.task.title}: {count} are longer than {config.length} tokens and were cut{more}")
     if weights := class_weights(data, config.class_weights):
         named = sorted(zip(weights, data.task.labels, strict=True))

@@ -1,6 +1,6 @@
 """An encoder with a task's head: what is fine-tuned, saved and predicts.
 
-Shapes: B sequences, L length, D width, C outputs, K beam.
+Shapes: B sequences, L length, D width, C outputs, K beam, R rows of G sequences each.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.batches.sequences import Sequences
+from electra.finetune.pair_loss import contrastive_loss, graded_loss
 from electra.model.encoder import Encoder
-from electra.model.heads import FORBIDDEN, OutputHead, PlainSpanHead, SpanHead
+from electra.model.heads import FORBIDDEN, MeanHead, OutputHead, PlainSpanHead, SpanHead
 from electra.model.layers import Embeddings, FullLinear, with_ops
 from electra.ops import Ops
 from electra.tasks.rows import Kind
@@ -35,11 +36,16 @@ class HeadSpec:
     span_head: SpanHeadKind = "joint"
     class_weights: tuple[float, ...] = ()
     """Weight of each class in the loss; none: all the same."""
+    group: int = 1
+    """Sequences that make a row: the texts of a pair."""
+    cosine_scale: float = 20.0
+    """Of pairs: what a cosine is multiplied by in the loss."""
 
 
 class TaskModel(nn.Module):
     """Embeddings, encoder and the head of one task."""
 
+    head: OutputHead | SpanHead | PlainSpanHead | MeanHead
     class_weights: Tensor | None
     """(C,), where classes are weighed in the loss."""
 
@@ -60,7 +66,9 @@ class TaskModel(nn.Module):
         width = encoder.shape.width
         if spec.kind == "span":
             plain = spec.span_head == "plain"
-            self.head: OutputHead | SpanHead | PlainSpanHead = PlainSpanHead(width) if plain else SpanHead(width)
+            self.head = PlainSpanHead(width) if plain else SpanHead(width)
+        elif spec.kind == "pairs":
+            self.head = MeanHead()
         else:
             outputs = 1 if spec.kind == "regress" else len(spec.labels)
             self.head = OutputHead(width, outputs, rate=spec.dropout, first=spec.kind != "tag", ops=ops)
@@ -88,6 +96,8 @@ class TaskModel(nn.Module):
         `targets` as in `Features`: (B,), (B, C), (B, L) with -1 for tokens without a tag, or (B, 3).
         """
         hidden_BLD = self.hidden(batch, dropout=True)
+        if self.spec.kind == "pairs":
+            return self._pair_loss(hidden_BLD, batch, targets)
         rows = torch.full((), len(targets), dtype=torch.float32, device=targets.device)
         if self.spec.kind == "span":
             return self._span_loss(hidden_BLD, batch, targets), rows
@@ -105,13 +115,23 @@ class TaskModel(nn.Module):
         """The head's outputs, without dropout.
 
         `scores`: (B, C) or, for tags, (B, L, C); regression in the label's own unit. Spans: `starts` and `start_at`
-        (B, K), `ends` and `end_at` (B, K, K), all by falling log-probability, and `null` (B,).
+        (B, K), `ends` and `end_at` (B, K, K), all by falling log-probability, and `null` (B,). Pairs: `vectors` (B, D).
         """
         hidden_BLD = self.hidden(batch)
         if self.spec.kind == "span":
             return self._span_outputs(hidden_BLD, batch, beam)
+        if self.spec.kind == "pairs":
+            return {"vectors": cast(MeanHead, self.head)(hidden_BLD, batch.lengths_B)}
         scores = cast(OutputHead, self.head)(hidden_BLD)
         return {"scores": scores * self.spec.scale if self.spec.kind == "regress" else scores}
+
+    def _pair_loss(self, hidden_BLD: Tensor, batch: Sequences, targets_B: Tensor) -> tuple[Tensor, Tensor]:
+        vectors_BD = cast(MeanHead, self.head)(hidden_BLD, batch.lengths_B)
+        rows = (len(targets_B) // self.spec.group, self.spec.group)
+        vectors_RGD, targets_RG = vectors_BD.unflatten(0, rows), targets_B.unflatten(0, rows)
+        loss = graded_loss if targets_B.is_floating_point() else contrastive_loss
+        count = torch.full((), rows[0], dtype=torch.float32, device=targets_B.device)
+        return loss(vectors_RGD, targets_RG, scale=self.spec.cosine_scale), count
 
     def _span_loss(self, hidden_BLD: Tensor, batch: Sequences, targets_B3: Tensor) -> Tensor:
         allowed_BL = answerable(batch)

@@ -51,6 +51,8 @@ class TaskResult:
     """Rows of the whole split as published (or as in its file, where only some are used), where known."""
     note: str = ""
     """Anything else that must be printed with the scores."""
+    before: dict[str, float] = field(default_factory=dict)
+    """The scores of the model as it was before fine-tuning, where it gives predictions already: of pairs."""
     model: str = ""
     """Name of the model's folder."""
     config: dict[str, Any] = field(default_factory=dict)
@@ -79,7 +81,8 @@ class TaskResult:
             for split, rows in self.rows.items()
             if rows != (whole := self.full.get(split, rows))
         ]
-        return [*found, *([self.note] if self.note else [])]
+        named = ", ".join(f"{name} {value:.1f}" for name, value in self.before.items())
+        return [*found, *([f"before fine-tuning: {named}"] if named else []), *([self.note] if self.note else [])]
 
     @property
     def stuck(self) -> list[int]:

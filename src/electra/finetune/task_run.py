@@ -69,7 +69,7 @@ def finetune_task(
     check_length(base, config.length)
     loaded = load_task(name, files, title=title, columns=columns or Columns(), tokenizer=base.tokenizer, config=config)
     if name in OWN and given.get("eval_every") != 0:
-        rows = len(subset(loaded.train, config.max_train_rows, seed=0).ids)
+        rows = subset(loaded.train, config.max_train_rows, seed=0).count
         config = change(settings_for_rows(config, rows, epochs=given.get("epochs")), given)
     plan = Plan(
         config=config,

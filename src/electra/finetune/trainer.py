@@ -98,8 +98,8 @@ class Trial:
         )
         self._master = Master(self.network, compute=compute, device=device, scale=scale)
         self._update = Update(self._master, config, ops=ops)
-        batch_size = min(config.batch_size, max(1, len(features.ids)))
-        self.steps = step_count(len(features.ids), epochs=config.epochs, batch_size=batch_size)
+        batch_size = min(config.batch_size, max(1, features.count))
+        self.steps = step_count(features.count, epochs=config.epochs, batch_size=batch_size)
         self._schedule = OptimConfig(
             lr=config.lr, warmup_steps=self.steps, warmup_share=config.warmup, decay_steps=self.steps
         )

@@ -99,6 +99,16 @@ class OutputHead(nn.Module):
         return scores
 
 
+class MeanHead(nn.Module):
+    """One vector a sequence: the mean of its hidden states. It has no weights: what is trained is the encoder."""
+
+    def forward(self, hidden_BLD: Tensor, lengths_B: Tensor) -> Tensor:
+        """(B, D) fp32, [CLS] and [SEP] included, padding not."""
+        place_L = torch.arange(hidden_BLD.shape[1], device=hidden_BLD.device)
+        inside_BL1 = (place_L < lengths_B[:, None])[:, :, None]
+        return (hidden_BLD.float() * inside_BL1).sum(1) / lengths_B[:, None]
+
+
 class PlainSpanHead(nn.Module):
     """Where an answer starts and where it ends, each by itself: transformers' question-answering head."""
 

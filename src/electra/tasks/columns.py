@@ -10,10 +10,21 @@ from pathlib import Path
 from electra.tasks.rows import Kind
 from electra.tasks.table_rows import TableRow, table_rows
 
-TEXT, LABEL = "text", "label"
+TEXT, LABEL, PAIR = "text", "label", "pair"
 """Names that need no guess."""
 _TEXTS = ("sentence", "review", "comment", "content", "body", "message", "document", "tweet", "post", "question")
 _LABELS = ("class", "category", "target", "sentiment", "verdict", "rating", "labels", "tags", "score", "y")
+_PAIRS = (
+    (TEXT, PAIR),
+    ("sentence1", "sentence2"),
+    ("text1", "text2"),
+    ("question1", "question2"),
+    ("anchor", "positive"),
+    ("query", "positive"),
+    ("query", "passage"),
+    ("question", "answer"),
+)
+_SCORES = ("score", "scores", "similarity", "label", "is_duplicate")
 _LOOK_ROWS = 1000
 _TEXT_WORDS = 3  # a column whose values have fewer words on average is no text
 _REPEATS = 4  # a column of classes has each class this often, on average
@@ -26,6 +37,9 @@ class Columns:
     text: str | None = None
     pair: str | None = None
     label: str | None = None
+    """Of pairs: the graded score, which is never guessed."""
+    negative: str | None = None
+    """Of pairs: a hard negative."""
     separator: str = ","
     """Between the labels of one row, for multi-label tasks."""
 
@@ -35,12 +49,39 @@ def find_columns(path: Path, columns: Columns, *, kind: Kind) -> Columns:
 
     Where nothing is obvious they are `text` and `label`: the reader then lists what it found instead.
     """
+    if kind == "pairs":
+        return _find_pair(path, columns)
     if columns.text and columns.label:
         return columns
     rows = list(islice(table_rows(path), _LOOK_ROWS))
     label = columns.label or _guess_label(rows, kind=kind, other=(columns.text, columns.pair))
     text = columns.text or _guess_text(rows, other=(label, columns.pair))
     return replace(columns, text=text or TEXT, label=label or LABEL)
+
+
+def score_column(path: Path, columns: Columns) -> str | None:
+    """A column of pairs that looks like graded scores, where none was named."""
+    if columns.label is not None:
+        return None
+    rows = list(islice(table_rows(path), _LOOK_ROWS))
+    return next((name for name in _free(rows, ()) if name.lower() in _SCORES and _is_number(rows, name)), None)
+
+
+def _find_pair(path: Path, columns: Columns) -> Columns:
+    """The columns of two texts: as named, by two names that go together, or the only two that look like texts."""
+    if columns.text and columns.pair:
+        return columns
+    rows = list(islice(table_rows(path), _LOOK_ROWS))
+    names = _free(rows, (columns.label, columns.negative))
+    usual = [(columns.text or one, columns.pair or two) for one, two in _PAIRS]
+    found = next(((one, two) for one, two in usual if one in names and two in names and one != two), None)
+    if found is None:
+        wordy = [name for name in names if _words(rows, name) >= _TEXT_WORDS]
+        left = [name for name in wordy if name not in (columns.text, columns.pair)]
+        both = [columns.text or next(iter(left), TEXT), columns.pair or next(iter(left[::-1]), PAIR)]
+        certain = len({*wordy, *(name for name in (columns.text, columns.pair) if name)}) == 2
+        found = (both[0], both[1]) if certain else (columns.text or TEXT, columns.pair or PAIR)
+    return replace(columns, text=found[0], pair=found[1])
 
 
 def _guess_text(rows: Sequence[TableRow], *, other: tuple[str | None, ...]) -> str | None:

@@ -71,10 +71,14 @@ def usual_share(rows: int) -> float:
 def hold_out_examples(
     examples: Sequence[Example], *, kind: Kind, share: float, seed: int, where: object
 ) -> tuple[list[Example], list[Example]]:
-    """The same for texts. Strata are classes, fifths of a regression's values, or of several labels the rarest."""
+    """The same for texts. Strata are classes, fifths of a regression's values, or of several labels the rarest.
+
+    Pairs without scores stay together by their first text, since each of its second texts is right.
+    """
+    alone = kind == "pairs" and not _are_numbers(examples)
     return hold_out(
         examples,
-        group=lambda one: (one.text, one.pair),
+        group=(lambda one: one.text) if alone else (lambda one: (one.text, one.pair)),
         stratum=_stratum(examples, kind),
         share=share,
         seed=seed,
@@ -83,11 +87,15 @@ def hold_out_examples(
 
 
 def _stratum(examples: Sequence[Example], kind: Kind) -> Callable[[Example], Hashable]:
-    if kind == "regress":
+    if kind == "regress" or (kind == "pairs" and _are_numbers(examples)):
         edges = np.quantile([_number(one) for one in examples], np.linspace(0, 1, _BINS + 1)[1:-1])
         return lambda one: int(np.searchsorted(edges, _number(one)))
     counts = Counter(name for one in examples for name in label_names(one.label))
     return lambda one: min(label_names(one.label), key=lambda name: (counts[name], name), default="")
+
+
+def _are_numbers(examples: Sequence[Example]) -> bool:
+    return any(isinstance(one.label, float) for one in examples)
 
 
 def _number(example: Example) -> float:

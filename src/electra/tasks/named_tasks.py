@@ -11,6 +11,7 @@ from electra.errors import ConfigError, DataError, suggest
 from electra.progress import say
 from electra.tasks.columns import LABEL, TEXT, Columns, find_columns
 from electra.tasks.glue_tasks import TASKS, glue_task
+from electra.tasks.pairs import load_pairs
 from electra.tasks.rows import Kind
 from electra.tasks.table_rows import FORMATS
 from electra.tasks.task_data import TaskData, load_glue, load_questions, load_table, load_tagging
@@ -23,7 +24,13 @@ SQUAD: dict[str, dict[str, tuple[str, ...]]] = {
     "questions": {"train": ("train",), "dev": ("dev", "valid", "test")},
 }
 """File names without their suffix, the likeliest first."""
-OWN: dict[str, Kind] = {"classify": "classify", "multilabel": "multilabel", "regress": "regress", "tag": "tag"}
+OWN: dict[str, Kind] = {
+    "classify": "classify",
+    "multilabel": "multilabel",
+    "regress": "regress",
+    "tag": "tag",
+    "pairs": "pairs",
+}
 _TAGGING_SUFFIXES = (".conll", ".txt", ".tsv", ".iob", ".bio")
 
 
@@ -76,6 +83,10 @@ def load_task(
         return load_questions(title or name, files, tokenizer=tokenizer, config=config)
     if name == "tag":
         return load_tagging(title or name, files, tokenizer=tokenizer, config=config)
+    if columns.negative is not None and name != "pairs":
+        raise ConfigError("--negative", f"{name} has no hard negatives", fix="only pairs have")
+    if name == "pairs":
+        return load_pairs(title or name, files, columns=columns, tokenizer=tokenizer, config=config)
     found = find_columns(files["train"], columns, kind=kind_of(name))
     if (found.text, found.label) != (columns.text or TEXT, columns.label or LABEL):
         guess = f"reading the text from column '{found.text}', the label from '{found.label}'"

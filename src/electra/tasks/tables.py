@@ -19,6 +19,7 @@ def read_table(
     *,
     text: str,
     pair: str | None = None,
+    negative: str | None = None,
     label: str | None = None,
     id: str | None = None,
     kind: Kind = "classify",
@@ -38,6 +39,7 @@ def read_table(
             id=str(len(examples)) if id is None else str(_value(row, id, path=path)),
             text=_text(row, text, path=path),
             pair=None if pair is None else _text(row, pair, path=path),
+            negative=None if negative is None else _text(row, negative, path=path),
             label=None if label is None else _label(row, label, path=path, kind=kind, separator=separator),
         )
         if known is not None:
@@ -95,13 +97,13 @@ def _text(row: TableRow, column: str, *, path: Path) -> str:
 def _label(row: TableRow, column: str, *, path: Path, kind: Kind, separator: str) -> Label:
     value = _value(row, column, path=path)
     where = f"{row.place}: '{column}' holds {_abbreviated(value)}"
-    if kind == "regress":
+    if kind in ("regress", "pairs"):
         try:
             number = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not math.isfinite(number):
-            raise DataError(path, f"{where}, not a number", fix="regression needs one in every row")
+            raise DataError(path, f"{where}, not a number", fix="every row needs one")
         return number
     if kind == "multilabel":
         names = [part.strip() for part in value.split(separator)] if isinstance(value, str) else value

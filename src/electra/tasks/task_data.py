@@ -137,7 +137,7 @@ def load_table(
         train, dev = hold_out_examples(
             whole, kind=kind, share=config.hold_out, seed=config.hold_out_seed, where=files["train"]
         )
-        _say_held_out(files["train"], train, dev)
+        say_held_out(files["train"], train, dev)
     return TaskData(
         task=task,
         train=encode(train),
@@ -271,11 +271,12 @@ def _hold_out_rows(
     train, dev = hold_out(
         rows, group=group, stratum=lambda one: 0, share=config.hold_out, seed=config.hold_out_seed, where=where
     )
-    _say_held_out(where, train, dev)
+    say_held_out(where, train, dev)
     return train, dev
 
 
-def _say_held_out(where: Path, train: Sequence[object], dev: Sequence[object]) -> None:
+def say_held_out(where: Path, train: Sequence[object], dev: Sequence[object]) -> None:
+    """Say how many rows are held out of the one file that there is."""
     say(f"{where}: {len(train):,} rows to train on, {len(dev):,} held out to evaluate on")
 
 
