@@ -34,9 +34,10 @@ from electra.inference.likelihood import score
 from electra.inference.predict import predict
 from electra.interop.models import load_model
 from electra.serve.batching import MAX_WAITING, Batcher, Busy
-from electra.serve.run_follow import thinned
+from electra.serve.run_follow import RunFollower, thinned
 from electra.serve.service import Service
 from electra.tasks.rows import Kind
+from electra.tracking import metrics_follower
 
 TEXT = "The chef ate the zebra \N{GRINNING FACE}, and we saw money!"
 
@@ -117,6 +118,7 @@ def test_replacement_is_pre_trainings_game(run: Path, client: httpx.Client) -> N
         ("classify", {"text": "the chef cooked"}),
         ("multilabel", {"text": "the dog", "pair": None}),
         ("regress", {"text": "we saw money"}),
+        ("pairs", {"text": "the chef cooked", "pair": "a meal"}),
         ("tag", {"words": ["the", "chef", "ate"]}),
         ("span", {"question": "who ate", "context": "the dog sat. the cat ate the meal " * 3}),
     ],
@@ -128,7 +130,7 @@ def test_predictions_are_those_of_inference(tmp_path: Path, kind: Kind, row: dic
         facts = client.get("/api/model").json()
         assert (facts["task"]["kind"], facts["verbs"], facts["run"]) == (kind, ["predict", "encode"], False)
         answer = client.post("/api/predict", json={"rows": [row, row]})
-        assert close(answer.json(), {"predictions": expected})
+        assert close(answer.json(), {"predictions": expected, "lost_tokens": [0, 0]})
         other = {"words": ["a"]} if kind != "tag" else {"text": "a"}
         refused = client.post("/api/predict", json={"rows": [other]})
         assert refused.status_code == 422 and "takes" in refused.json()["error"]
@@ -267,6 +269,23 @@ def test_a_run_is_followed(tmp_path: Path) -> None:
         (run / "checkpoints" / "step-00000095").mkdir()
         _until(lambda: client.get("/api/run").json()["checkpoint"] == 95)
         assert client.post("/api/detect", json={"text": "the dog"}).json() == after
+
+
+def test_a_run_is_read_on_not_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(tmp_path)
+    follower, read = RunFollower(tmp_path), []
+    parse = metrics_follower.parse_line
+    monkeypatch.setattr(metrics_follower, "parse_line", lambda raw, where: read.append(raw) or parse(raw, where=where))
+    write_metrics(tmp_path, 500)
+    assert follower.state().step == 500 and len(read) > 500
+    read.clear()
+    with open(tmp_path / "metrics.jsonl", "a") as file:  # the line that was cut off goes on
+        file.write('in", "step": 501, "train/rtd_loss": 0.5}\n')
+    state = follower.state()
+    assert state.step == 501 and state.curves["train/rtd_loss"][-1] == (501, 0.5) and len(read) < 5
+    assert follower.state().curves == state.curves
+    (tmp_path / "metrics.jsonl").unlink()
+    assert follower.state().step == 0
 
 
 def _until(happened: Any) -> None:

@@ -169,6 +169,30 @@ def test_a_question_and_tags_and_labels(browser: Any, tmp_path: Path) -> None:
         assert page.evaluate(CHECK) == []
 
 
+@pytest.mark.parametrize("look", LOOKS)
+def test_the_page_says_what_was_not_read(browser: Any, tmp_path: Path, look: str) -> None:
+    """A text that fits, one token more, and many."""
+    expect = playwright.expect
+    tuned_folders.save(tmp_path / "one", "classify")
+    with served(tmp_path / "one") as url, opened(browser, url, look) as page:
+        task = httpx.get(f"{url}/api/model", timeout=LIMIT_S).json()["task"]
+        fits = " ".join(["dog"] * (task["length"] - 2))
+        for text, line in (
+            (fits, None),
+            (f"{fits} dog", f"The last token was not read: the model takes {task['length']} with"),
+            (f"{fits} {fits}", f"The last {task['length'] - 2} tokens were not read"),
+        ):
+            page.get_by_label("Text", exact=True).fill(text)
+            found = httpx.post(f"{url}/api/predict", json={"rows": [{"text": text}]}, timeout=LIMIT_S).json()
+            assert found["lost_tokens"] == [len(text.split()) + 2 - task["length"]]
+            expect(page.locator(".answer")).to_have_text(found["predictions"][0]["label"])
+            expect(page.locator(".cut")).to_have_count(0 if line is None else 1)
+            if line is not None:
+                expect(page.locator(".cut")).to_contain_text(line)
+        assert page.evaluate(CHECK) == []
+        page.screenshot(path=tmp_path / "cut.png", full_page=True)
+
+
 def test_a_problem_is_named_and_goes_away(browser: Any, run: tuple[str, Path]) -> None:
     expect = playwright.expect
     url, _ = run

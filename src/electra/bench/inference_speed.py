@@ -25,7 +25,7 @@ from electra.errors import DataError
 from electra.finetune.export import export
 from electra.finetune.model_folder import is_finetuned, load_finetuned
 from electra.finetune.pretrained import load_pretrained
-from electra.inference import detect, encode, predict
+from electra.inference import detect, encode, likelihood, predict
 from electra.interop.models import load_model
 from electra.interop.onnx_graph import FILE, INPUTS, session
 
@@ -79,9 +79,9 @@ def _implementations(model: Path, folder: Path, *, batch: int, device: str) -> d
         implementations["predict"] = {"electra": lambda texts: predict.predict(tuned, texts, batch_size=batch)}
         peers = {"predict": architecture}
     else:
-        loaded, base = load_model(model), encode.on_device(load_pretrained(model), device)
-        if place.type == "cpu":
-            implementations["detect"] = {"electra": lambda texts: detect.detect_all(loaded, texts, batch_size=batch)}
+        loaded = likelihood.on_device(load_model(model), device)
+        base = encode.on_device(load_pretrained(model), device)
+        implementations["detect"] = {"electra": lambda texts: detect.detect_all(loaded, texts, batch_size=batch)}
         implementations["encode"] = {"electra": lambda texts: encode.encode(base, texts, batch_size=batch)}
         peers = {"detect": architecture, "encode": "ElectraModel"}
     for verb in implementations:

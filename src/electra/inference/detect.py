@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from electra.inference.overlapping_windows import best_windows, text_capacity, window_starts
 from electra.inference.results import DetectedToken, Detection
+from electra.inference.sequence_batches import in_batches
 from electra.interop.models import Loaded
 
 BATCH_SIZE = 32
@@ -22,7 +24,7 @@ def detect_all(
     loaded: Loaded, texts: Sequence[str], *, threshold: float = 0.5, batch_size: int = BATCH_SIZE
 ) -> list[Detection]:
     """`detect` for many texts, computed in batches of similar length."""
-    encoded = [loaded.tokenizer.encode_with_offsets(text) for text in texts]
+    encoded = loaded.tokenizer.encode_all_with_offsets(texts)
     found = probabilities(loaded, [ids for ids, _ in encoded], batch_size=batch_size)
     return [
         Detection(
@@ -44,27 +46,30 @@ def detect_all(
 
 def probabilities(loaded: Loaded, texts: Sequence[list[int]], *, batch_size: int = BATCH_SIZE) -> list[list[float]]:
     """The probability that each token of each text was replaced, from the window with the most context around it."""
-    capacity = text_capacity(loaded)
-    best = [best_windows(len(ids), capacity) for ids in texts]
+    capacity, tokenizer = text_capacity(loaded), loaded.tokenizer
     windows = [(number, start) for number, ids in enumerate(texts) for start in window_starts(len(ids), capacity)]
-    windows.sort(key=lambda window: -len(texts[window[0]]))  # batches of similar length
-    result = [[0.0] * len(ids) for ids in texts]
-    for first in range(0, len(windows), batch_size):
-        batch = windows[first : first + batch_size]
-        rows = _window_probabilities(loaded, [texts[number][start : start + capacity] for number, start in batch])
-        for (number, start), row in zip(batch, rows, strict=True):
-            for place, probability in enumerate(row, start):
-                if best[number][place] == start:
-                    result[number][place] = probability
+    rows = [[tokenizer.cls_id, *texts[n][start : start + capacity], tokenizer.sep_id] for n, start in windows]
+    found: list[NDArray[np.float32]] = [np.zeros(0, np.float32)] * len(windows)
+    for numbers, outputs in in_batches(
+        rows,
+        lambda batch: {"found": loaded.probabilities(batch.ids_BL, batch.lengths_B, batch.segments_BL)},
+        network=loaded.module,
+        name="probabilities",
+        batch_size=batch_size,
+        pad_id=tokenizer.pad_id,
+        positions=loaded.module.embeddings.positions,
+    ):
+        for number, row in zip(numbers, outputs["found"], strict=True):
+            found[number] = row[1 : len(rows[number]) - 1]
+    result: list[list[float]] = [[] for _ in texts]
+    for (number, start), row in zip(windows, found, strict=True):
+        if len(texts[number]) <= capacity:
+            result[number] = row.tolist()
+            continue
+        if not start:
+            result[number] = [0.0] * len(texts[number])
+        best = best_windows(len(texts[number]), capacity)
+        for place, probability in enumerate(row.tolist(), start):
+            if best[place] == start:
+                result[number][place] = probability
     return result
-
-
-def _window_probabilities(loaded: Loaded, windows: list[list[int]]) -> list[list[float]]:
-    """For every token of each window, without [CLS], [SEP] and padding."""
-    cls, sep, pad = loaded.tokenizer.cls_id, loaded.tokenizer.sep_id, loaded.tokenizer.pad_id
-    device = next(loaded.module.parameters()).device
-    longest = max(len(window) for window in windows)
-    rows = [[cls, *window, sep] + [pad] * (longest - len(window)) for window in windows]
-    lengths = [len(window) + 2 for window in windows]
-    found = loaded.probabilities(torch.tensor(rows, device=device), torch.tensor(lengths, device=device)).tolist()
-    return [row[1 : length - 1] for row, length in zip(found, lengths, strict=True)]

@@ -11,17 +11,17 @@ from dataclasses import replace
 from typing import get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from electra import hardware
+from electra.batches.sequences import Sequences
 from electra.errors import CheckpointError, ConfigError
 from electra.finetune.pretrained import Pretrained
 from electra.inference.overlapping_windows import window_starts
+from electra.inference.sequence_batches import in_batches, placed
 from electra.interop.embedding_folder import Pooling
-from electra.model.layers import with_ops
-from electra.ops.dispatch import select
+from electra.model.heads import MeanHead
 from electra.progress import progress
 
 BATCH_SIZE = 64
@@ -42,33 +42,38 @@ def encode(
         raise ConfigError("batch size", f"{batch_size} is not at least 1")
     owners, sequences = _sequences(model, texts)
     vectors = np.zeros((len(texts), model.config.width), np.float32)
-    order = sorted(range(len(sequences)), key=lambda number: len(sequences[number]))  # batches of similar length
     many = len(texts) >= _BAR_TEXTS
     with progress("encoding", len(sequences), "sequences") if many else nullcontext() as bar:
-        for first in range(0, len(order), batch_size):
-            batch = order[first : first + batch_size]
-            for number, vector in zip(batch, _pooled(model, [sequences[n] for n in batch], pooling), strict=True):
-                vectors[owners[number]] += vector
+        done = 0
+        for batch, found in in_batches(
+            sequences,
+            lambda one: {"vectors": _pooled(model, one, pooling)},
+            network=model.encoder,
+            name=pooling,
+            batch_size=batch_size,
+            pad_id=model.tokenizer.pad_id,
+            positions=model.embeddings.positions,
+        ):
+            np.add.at(vectors, owners[batch], found["vectors"])
+            done += len(batch)
             if bar is not None:
-                bar.update(first + len(batch))
+                bar.update(done)
     windows = np.bincount(owners, minlength=len(texts)).astype(np.float32)
     vectors /= windows[:, None]  # every text has one
     return vectors
 
 
 def on_device(model: Pretrained, device: str = "auto") -> Pretrained:
-    """The encoder, in fp32, on the GPU where there is one."""
+    """The encoder where it computes fastest: a copy on the GPU, in bf16 where it has that; itself without a GPU."""
     place = hardware.device(device)
     if place.type == "cpu":
         return model
-    ops = select(model.kernels, device=place, dtype=torch.float32)
-    embeddings = with_ops(model.embeddings, ops, torch.float32).to(place)
-    encoder = with_ops(model.encoder, ops, torch.float32).to(place)
-    return replace(model, embeddings=embeddings, encoder=encoder)
+    embeddings = placed(model.embeddings, model.kernels, place)
+    return replace(model, embeddings=embeddings, encoder=placed(model.encoder, model.kernels, place))
 
 
-def _sequences(model: Pretrained, texts: Sequence[str]) -> tuple[list[int], list[list[int]]]:
-    """The token ids of every window, and the number of the text that each belongs to; an empty text has one."""
+def _sequences(model: Pretrained, texts: Sequence[str]) -> tuple[NDArray[np.int64], list[list[int]]]:
+    """The number of the text that each window belongs to, and the window's token ids; an empty text has one."""
     capacity = model.length - 2
     if capacity < 1:
         raise CheckpointError(model.name, f"a length of {model.length} leaves no place for text")
@@ -79,22 +84,13 @@ def _sequences(model: Pretrained, texts: Sequence[str]) -> tuple[list[int], list
         for start in window_starts(len(ids), capacity) or [0]:
             owners.append(number)
             sequences.append([tokenizer.cls_id, *ids[start : start + capacity], tokenizer.sep_id])
-    return owners, sequences
+    return np.array(owners, np.int64), sequences
 
 
-def _pooled(model: Pretrained, sequences: Sequence[list[int]], pooling: Pooling) -> NDArray[np.float32]:
-    device = next(model.encoder.parameters()).device
-    lengths_B = torch.tensor([len(ids) for ids in sequences], device=device)
-    length = int(lengths_B.max())
-    padded = [ids + [model.tokenizer.pad_id] * (length - len(ids)) for ids in sequences]
-    ids_BL = torch.tensor(padded, device=device)
-    with torch.inference_mode():
-        x_BLE = model.embeddings(ids_BL, torch.zeros_like(ids_BL), None)
-        hidden_BLD: Tensor = model.encoder(x_BLE, lengths_B, None)
-        if pooling == "cls":
-            vectors_BD = hidden_BLD[:, 0]
-        else:
-            inside_BL1 = (torch.arange(length, device=device) < lengths_B[:, None])[:, :, None]
-            vectors_BD = (hidden_BLD * inside_BL1).sum(1) / lengths_B[:, None]
-        found: NDArray[np.float32] = vectors_BD.float().cpu().numpy()
-        return found
+def _pooled(model: Pretrained, batch: Sequences, pooling: Pooling) -> Tensor:
+    """(B, D) in fp32."""
+    hidden_BLD: Tensor = model.encoder(model.embeddings(batch.ids_BL, batch.segments_BL, None), batch.lengths_B, None)
+    if pooling == "cls":
+        return hidden_BLD[:, 0].float()
+    vectors_BD: Tensor = MeanHead()(hidden_BLD, batch.lengths_B)
+    return vectors_BD

@@ -20,6 +20,7 @@ from electra.tasks.conll import read_conll, scheme_of_labels, to_scheme
 from electra.tasks.details import Details
 from electra.tasks.features import encode_sequences
 from electra.tasks.files import plain_suffix
+from electra.tasks.pairs import GRADED, RETRIEVAL, pair_split
 from electra.tasks.squad_files import gold_texts, read_squad
 from electra.tasks.table_rows import FORMATS
 from electra.tasks.tables import read_table
@@ -36,9 +37,13 @@ def evaluate_file(loaded: FinetunedModel, path: Path, *, columns: Columns) -> di
     )
     if about.kind == "span":
         return _of_questions(loaded, path, task)
-    split = _tagged(loaded, path, task) if about.kind == "tag" else _table(loaded, path, task, columns)
+    if about.kind == "pairs":
+        task, split = _pairs(loaded, path, task, columns)
+    else:
+        split = _tagged(loaded, path, task) if about.kind == "tag" else _table(loaded, path, task, columns)
     if split.features.cut:
-        count = f"{split.features.cut:,} of {len(split.features.ids):,} rows"
+        what = "rows" if split.features.group == 1 else "texts"
+        count = f"{split.features.cut:,} of {len(split.features.ids):,} {what}"
         say(f"{path}: {count} are longer than {about.length} tokens and were cut")
     outputs = head_outputs(
         loaded.network,
@@ -55,8 +60,8 @@ def _table(loaded: FinetunedModel, path: Path, task: Task, columns: Columns) -> 
     if plain_suffix(path) not in FORMATS:
         raise DataError(path, "is not a table with labels", fix=f"give one of {' '.join(FORMATS)}")
     found = columns_for(path, about, text=columns.text, pair=columns.pair, label=columns.label)
-    if about.pairs and found.pair is None:
-        raise DataError(path, f"{about.title} was fine-tuned on pairs of texts", fix="name both: --text, --pair")
+    if about.pairs:
+        _require_pair(found.pair, about.title, path)
     examples = read_table(
         path,
         text=found.text,
@@ -76,6 +81,25 @@ def _table(loaded: FinetunedModel, path: Path, task: Task, columns: Columns) -> 
         where=path,
     )
     return sequence_split(task, examples, encode=encode)
+
+
+def _pairs(loaded: FinetunedModel, path: Path, task: Task, columns: Columns) -> tuple[Task, EvalSplit]:
+    """By the scores where the file has the column of fine-tuning or the named one, otherwise by retrieval."""
+    about = loaded.about
+    if plain_suffix(path) not in FORMATS:
+        raise DataError(path, "is not a table of pairs", fix=f"give one of {' '.join(FORMATS)}")
+    found = columns_for(path, about, text=columns.text, pair=columns.pair)
+    known = about.columns.get("label")
+    score = columns.label or (known if known in found.names else None)
+    _require_pair(found.pair, about.title, path)
+    examples = read_table(path, text=found.text, pair=found.pair, label=score, kind="pairs")
+    task = replace(task, metrics=RETRIEVAL if score is None else GRADED)
+    return task, pair_split(examples, tokenizer=loaded.tokenizer, length=about.length, where=path)
+
+
+def _require_pair(column: str | None, title: str, path: Path) -> None:
+    if column is None:
+        raise DataError(path, f"{title} was fine-tuned on pairs of texts", fix="name both: --text, --pair")
 
 
 def _tagged(loaded: FinetunedModel, path: Path, task: Task) -> EvalSplit:

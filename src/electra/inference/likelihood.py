@@ -20,10 +20,9 @@ from electra import hardware
 from electra.errors import CheckpointError, ConfigError
 from electra.inference.overlapping_windows import best_windows, text_capacity
 from electra.inference.results import TextScore, TokenScore
+from electra.inference.sequence_batches import placed
 from electra.interop.models import Loaded
 from electra.model.heads import DetectionHead, MaskedHead
-from electra.model.layers import with_ops
-from electra.ops.dispatch import select
 from electra.progress import progress
 
 BATCH_SIZE = 64
@@ -77,12 +76,12 @@ def check(loaded: Loaded) -> None:
 
 
 def on_device(loaded: Loaded, device: str = "auto") -> Loaded:
-    """The model, in fp32, on the GPU where there is one."""
+    """The model on the GPU where there is one: in bf16 where it detects, in fp32 where it scores or samples."""
     place = hardware.device(device)
     if place.type == "cpu":
         return loaded
-    ops = select(loaded.kernels, device=place, dtype=torch.float32)
-    return replace(loaded, module=with_ops(loaded.module, ops, torch.float32).to(place))
+    detects = isinstance(loaded.head, DetectionHead) and loaded.objective != "electric"
+    return replace(loaded, module=placed(loaded.module, loaded.kernels, place, precision="auto" if detects else "fp32"))
 
 
 def _windows(loaded: Loaded, counts: Sequence[int]) -> list[_Window]:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from electra import hardware
@@ -16,10 +15,10 @@ from electra.errors import ConfigError, DataError
 from electra.finetune.head_outputs import head_outputs
 from electra.finetune.model_folder import FinetunedModel
 from electra.inference.results import Prediction
-from electra.model.layers import FullLinear, with_ops
-from electra.ops.dispatch import select
+from electra.inference.sequence_batches import placed
 from electra.progress import Bar, progress, say
 from electra.tasks.features import encode_sequences, encode_words
+from electra.tasks.pairs import cosines, encode_pairs
 from electra.tasks.rows import Example, Features, HeadOutputs, Kind, Question, Sentence
 from electra.tasks.spans import Answer, decode, span_scores
 from electra.tasks.windows import cut_windows
@@ -37,12 +36,7 @@ def on_device(loaded: FinetunedModel, device: str = "auto") -> FinetunedModel:
     place = hardware.device(device)
     if place.type == "cpu":
         return loaded
-    dtype = hardware.compute_dtype("auto", place)
-    network = with_ops(loaded.network, select(loaded.about.kernels, device=place, dtype=dtype), dtype).to(place)
-    for layer in network.modules():
-        if isinstance(layer, torch.nn.Linear) and not isinstance(layer, FullLinear):
-            layer.to(dtype)
-    return replace(loaded, network=network)
+    return replace(loaded, network=placed(loaded.network, loaded.about.kernels, place))
 
 
 def predict(loaded: FinetunedModel, rows: Sequence[Input], *, batch_size: int = BATCH_SIZE) -> list[Prediction]:
@@ -54,6 +48,7 @@ def predict(loaded: FinetunedModel, rows: Sequence[Input], *, batch_size: int = 
     - classify: `label`, and the `probabilities` of all labels;
     - multilabel: `labels`, those of at least one half, and `probabilities`;
     - regress: `value`;
+    - pairs: `cosine`, of the two texts' vectors;
     - tag: `words`, `tags` and the `probabilities` of these;
     - span: `answer`, which is `context[start:end]`, its `score` (a log-probability), the `n_best` answers, and
       `null_odds`, the logit that there is no answer. Above the threshold of a model trained on unanswerable questions,
@@ -61,6 +56,24 @@ def predict(loaded: FinetunedModel, rows: Sequence[Input], *, batch_size: int = 
     """
     whole = [as_row(row, number, kind=loaded.about.kind) for number, row in enumerate(rows)]
     return list(predict_rows(loaded, whole, batch_size=batch_size))
+
+
+def lost_tokens(loaded: FinetunedModel, rows: Sequence[Example | Sentence | Question]) -> list[int]:
+    """How many tokens of each row the model does not read, since the row is longer than it takes.
+
+    Sentences to tag and passages are read in windows, to their ends; of a question too many tokens are lost.
+    """
+    about, encode = loaded.about, loaded.tokenizer.encode_batch
+
+    def lost(row: Example | Sentence | Question) -> int:
+        if isinstance(row, Sentence):
+            return 0
+        if isinstance(row, Question):
+            return max(0, len(encode([row.question])[0]) - about.max_query)
+        texts = [row.text] if row.pair is None else [row.text, row.pair]
+        return max(0, sum(map(len, encode(texts))) + len(texts) + 1 - about.length)
+
+    return [lost(row) for row in rows]
 
 
 def as_row(row: Input, number: int, *, kind: Kind) -> Example | Sentence | Question:
@@ -94,6 +107,8 @@ def predict_rows(
                 yield from _tags(loaded, _only(Sentence, chunk, loaded), outputs)
             elif kind == "span":
                 yield from _answers(loaded, _only(Question, chunk, loaded), outputs)
+            elif kind == "pairs":
+                yield from _cosines(loaded, _only(Example, chunk, loaded), outputs, first=first)
             else:
                 yield from _labels(loaded, _only(Example, chunk, loaded), outputs, first=first)
 
@@ -147,9 +162,7 @@ def _labels(
     loaded: FinetunedModel, examples: list[Example], outputs: Callable[[Features], HeadOutputs], *, first: int
 ) -> Iterator[Prediction]:
     about = loaded.about
-    single = (number for number, one in enumerate(examples, first + 1) if one.pair is None)
-    if about.pairs and (odd := next(single, None)):
-        raise DataError(f"row {odd}", f"is one text, and {about.title} was fine-tuned on pairs", fix="give both texts")
+    _require_pairs(loaded, examples, first=first)
     bare = [replace(one, label=None) for one in examples]
     features = encode_sequences(bare, tokenizer=loaded.tokenizer, task_kind=about.kind, length=about.length)
     if features.cut:
@@ -166,6 +179,25 @@ def _labels(
         else:
             chosen = [name for name, score in zip(about.labels, row, strict=True) if score > 0]
             yield {"id": one.id, "labels": chosen, "probabilities": named}
+
+
+def _cosines(
+    loaded: FinetunedModel, examples: list[Example], outputs: Callable[[Features], HeadOutputs], *, first: int
+) -> Iterator[Prediction]:
+    _require_pairs(loaded, examples, first=first)
+    bare = [replace(one, label=None, negative=None) for one in examples]
+    features = encode_pairs(bare, tokenizer=loaded.tokenizer, length=loaded.about.length)
+    if features.cut:
+        say(f"{features.cut:,} of {len(features.ids):,} texts are longer than {loaded.about.length} tokens, and cut")
+    for one, cosine in zip(examples, cosines(outputs(features)), strict=True):
+        yield {"id": one.id, "cosine": float(cosine)}
+
+
+def _require_pairs(loaded: FinetunedModel, examples: list[Example], *, first: int) -> None:
+    single = (number for number, one in enumerate(examples, first + 1) if one.pair is None)
+    if loaded.about.pairs and (odd := next(single, None)):
+        reason = f"is one text, and {loaded.about.title} was fine-tuned on pairs"
+        raise DataError(f"row {odd}", reason, fix="give both texts")
 
 
 def _tags(

@@ -20,7 +20,14 @@ Cells = dict[str, Any]
 
 PREDICTION, PROBABILITIES = "prediction", "probabilities"
 _FORMS: dict[str, Form] = {".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
-_ANSWERS = {"classify": "label", "multilabel": "labels", "regress": "value", "tag": "tags", "span": "answer"}
+_ANSWERS = {
+    "classify": "label",
+    "multilabel": "labels",
+    "regress": "value",
+    "tag": "tags",
+    "span": "answer",
+    "pairs": "cosine",
+}
 """What a prediction calls its answer, by kind of task."""
 
 

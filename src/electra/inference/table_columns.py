@@ -19,6 +19,8 @@ class TableColumns:
     pair: str | None
     label: str
     separator: str
+    names: tuple[str, ...] = ()
+    """All that the table has."""
 
 
 def columns_for(
@@ -41,4 +43,5 @@ def columns_for(
         pair=column("pair", pair),
         label=column("label", label) or LABEL,
         separator=about.columns.get("separator", ","),
+        names=names,
     )

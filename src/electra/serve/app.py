@@ -104,7 +104,8 @@ def _add_verbs(app: FastAPI, service: Service) -> None:
     async def predict(asked: PredictRequest) -> Predicted:
         """A fine-tuned model's predictions."""
         rows = [one.row(number) for number, one in enumerate(asked.rows)]
-        return Predicted(predictions=await answer(Query("predict"), rows))
+        found = await answer(Query("predict"), rows)
+        return Predicted(predictions=[one for one, _ in found], lost_tokens=[lost for _, lost in found])
 
     @app.post("/api/encode")
     async def encode(asked: EncodeRequest) -> Encoded:

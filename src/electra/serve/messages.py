@@ -82,6 +82,8 @@ class Predicted(BaseModel):
     """One prediction a row, as `electra predict` writes them."""
 
     predictions: list[dict[str, Any]]
+    lost_tokens: list[int]
+    """How many tokens of each row were not read, since the row is longer than the model takes."""
 
 
 class Encoded(BaseModel):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from electra.checkpoint import store
 from electra.errors import CheckpointError
 from electra.finetune.model_folder import FinetunedModel, is_finetuned, load_finetuned
-from electra.finetune.pretrained import Pretrained, of_finetuned, of_loaded
+from electra.finetune.pretrained import Pretrained, embedder, of_loaded
 from electra.inference import encode, likelihood, predict
 from electra.inference.corrupt import check_pair, corrupt_texts
 from electra.inference.detect import detect_all
@@ -77,14 +77,16 @@ class Networks:
 
     def _predictions(self, items: Sequence[Any]) -> list[Any]:
         assert self.finetuned is not None
-        return _split(predict.predict(self.finetuned, [row for rows in items for row in rows]), items)
+        rows = [row for rows in items for row in rows]
+        found = zip(predict.predict(self.finetuned, rows), predict.lost_tokens(self.finetuned, rows), strict=True)
+        return _split(list(found), items)
 
 
 def load_networks(path: Path, *, generator: Path | None = None) -> Networks:
     """The model of a run, a checkpoint, an exported, a `transformers` or a fine-tuned folder, or of a hub name."""
     if is_finetuned(path):
         tuned = predict.on_device(load_finetuned(path))
-        encoder = encode.on_device(of_finetuned(tuned))
+        encoder = encode.on_device(embedder(tuned))
         return Networks(name=path.resolve().name, encoder=encoder, finetuned=tuned)
     checkpoint = newest(path) if is_run(path) else path
     if checkpoint is None:

@@ -11,7 +11,8 @@ from typing import Any
 
 from electra.checkpoint import store
 from electra.checkpoint.folder import read_config
-from electra.train.metrics_file import FILE, read_lines
+from electra.tracking.metrics_follower import MetricsFollower
+from electra.train.metrics_file import FILE
 
 MAX_POINTS = 300
 CURVES = (
@@ -62,26 +63,24 @@ class RunState:
 
 
 class RunFollower:
-    """Reads a run's metrics again when the file has changed."""
+    """Reads what a run adds to its metrics."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
         self._config = read_config(run)
         self._lock = threading.Lock()
-        self._read: tuple[int, int] | None = None
+        self._follower = MetricsFollower(run)
         self._lines: list[dict[str, Any]] = []
 
     def state(self) -> RunState:
         """The run as it is now."""
         with self._lock:
             try:
-                facts = os.stat(self._run / FILE)
-                at, size_and_time = facts.st_mtime, (facts.st_size, facts.st_mtime_ns)
+                at = os.stat(self._run / FILE).st_mtime
             except FileNotFoundError:
-                at, size_and_time = time.time(), (0, 0)
-            if size_and_time != self._read:
-                self._read, self._lines = size_and_time, read_lines(self._run / FILE)
-            lines = self._lines
+                at = time.time()
+            news = self._follower.look_at_all()
+            self._lines = lines = news.lines if news.anew else self._lines + news.lines  # another thread may read these
         saved = store.steps(self._run)
         return RunState(
             name=self._run.resolve().name,

@@ -99,6 +99,13 @@ class Tokenizer:
         encoded = self._backend.encode(text, add_special_tokens=False)
         return list(encoded.ids), list(encoded.offsets)
 
+    def encode_all_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """`encode_with_offsets` of each text, on all cores."""
+        if len(texts) == 1:  # without the threads of a batch
+            return [self.encode_with_offsets(texts[0])]
+        encoded = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        return [(list(one.ids), list(one.offsets)) for one in encoded]
+
     def in_sentence(self, words: Sequence[str]) -> list[str]:
         """The words as in running text: where tokens hold spaces, with the one that their script writes in front."""
         if not self.tokens_hold_spaces:

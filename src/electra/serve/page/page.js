@@ -208,14 +208,14 @@ function startPredict(task) {
     inputs[name] = input;
     $("fields").append(element("div", { class: "field" }, element("label", { for: `row-${name}` }, label), input));
   }
-  const titles = { span: "Ask about a passage", tag: "Tag a sentence", regress: `Predict ${task.title}` };
+  const titles = { span: "Ask about a passage", tag: "Tag a sentence", regress: `Predict ${task.title}`, pairs: "Compare two texts" };
   $("predict-title").textContent = titles[task.kind] ?? `Classify: ${task.title}`;
   const refresh = latest(async () => {
     const values = Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.value]));
     if (Object.values(values).some((value) => !value.trim())) return $("prediction").replaceChildren();
     const row = task.kind === "tag" ? { words: values.text.split(/\s+/).filter(Boolean) } : values;
     const found = await ask("/api/predict", { rows: [row] });
-    if (found) $("prediction").replaceChildren(...shown(found.predictions[0], task, values));
+    if (found) $("prediction").replaceChildren(...shown(found.predictions[0], task, values), ...unread(found.lost_tokens[0], task));
     return null;
   });
   $("predict").hidden = false;
@@ -227,12 +227,22 @@ function startPredict(task) {
 
 function shown(found, task, values) {
   if (task.kind === "regress") return [element("p", { class: "answer" }, String(+found.value.toPrecision(4)))];
+  if (task.kind === "pairs") return [element("p", { class: "answer" }, `Cosine ${found.cosine.toFixed(3)}`)];
   if (task.kind === "tag") return [tagged(found)];
   if (task.kind === "span") return answered(found, values.context);
   const chosen = new Set(found.labels ?? [found.label]);
   const rows = Object.entries(found.probabilities).map(([name, share]) => ({ name, share, best: chosen.has(name) }));
   const title = [...chosen].join(", ") || "none of the labels";
   return [element("p", { class: "answer" }, title), bars(rows.sort((a, b) => b.share - a.share).slice(0, 20))];
+}
+
+/** A line where the model did not read everything. */
+function unread(count, task) {
+  if (!count) return [];
+  const where = task.kind === "span" ? " of the question" : task.pairs ? " of the longer text" : "";
+  const lost = count === 1 ? `The last token${where} was not read` : `The last ${count.toLocaleString("en")} tokens${where} were not read`;
+  const reason = task.kind === "span" ? "it is longer than the model takes" : `the model takes ${task.length} with [CLS] and [SEP]`;
+  return [element("p", { class: "summary cut" }, `${lost}: ${reason}.`)];
 }
 
 function tagged(found) {
