@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from operator import eq
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from electra.bench.demo_seeds import SeedRow, conclusions
 from electra.cli import main
 from electra.config.load import load
-from electra.demo.demo import FINETUNE, PRETRAIN, _steps_an_epoch, demo
+from electra.demo.demo import ADAPT, PRETRAIN, config_of, demo
+from electra.demo.documentation import read_rows
+from electra.demo.task import FINETUNE, IN_ORDER, MIXED_UP, steps_an_epoch, swapped, write_word_order
 from electra.errors import ConfigError
 from electra.finetune.model_folder import load_finetuned
+from electra.interop import bundled
+from electra.interop.bundled import TINY, present
 from electra.train.schedule import TimeBudget
 
 PACKAGES = ("numpy", "networkx")
@@ -23,7 +29,7 @@ PACKAGES = ("numpy", "networkx")
 @pytest.mark.slow
 def test_end_to_end_and_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "demo"
-    first = demo(out, minutes=0.1, epochs=1, packages=PACKAGES)
+    first = demo(out, minutes=0.1, epochs=1, packages=PACKAGES, from_zero=True)
     said = capfd.readouterr().err
     assert [line[:3] for line in said.splitlines() if re.match(r"\d/5", line)] == [f"{i}/5" for i in range(1, 6)]
     assert first.report == out / "report.html" and first.chance == 0.5
@@ -37,7 +43,7 @@ def test_end_to_end_and_again(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert f"{first.pretrained:.1%}" in page and "numpy" in page and str(tmp_path) not in page
 
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path != first.report}
-    again = demo(out, minutes=0.1, epochs=1, packages=PACKAGES)
+    again = demo(out, minutes=0.1, epochs=1, packages=PACKAGES, from_zero=True)
     after = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path != first.report}
     assert after == before
     assert (again.auc, again.pretrained, again.untrained) == (first.auc, first.pretrained, first.untrained)
@@ -47,9 +53,9 @@ def test_end_to_end_and_again(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert f"package, untrained  accuracy  {100 * first.untrained:.1f}" in re.sub(" {2,}", "  ", table)
     assert load_finetuned(first.tuned).about.labels == ("networkx", "numpy")
     with pytest.raises(ConfigError, match="epochs 1.0, now 2.0"):
-        demo(out, minutes=0.1, epochs=2, packages=PACKAGES)
+        demo(out, minutes=0.1, epochs=2, packages=PACKAGES, from_zero=True)
     with pytest.raises(ConfigError, match="train.max_minutes 0.1 -> 0.2"):
-        demo(out, minutes=0.2, epochs=1, packages=PACKAGES)
+        demo(out, minutes=0.2, epochs=1, packages=PACKAGES, from_zero=True)
 
 
 def test_no_time_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -61,7 +67,7 @@ def test_no_time_is_refused_before_anything_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("epochs", [1, 3, 5])
 @pytest.mark.parametrize("rows", [400, 797, 800, 2_403])
 def test_one_evaluation_an_epoch(rows: int, epochs: int) -> None:
-    steps, every = rows * epochs // FINETUNE.batch_size, _steps_an_epoch(rows, epochs=epochs)
+    steps, every = rows * epochs // FINETUNE.batch_size, steps_an_epoch(rows, epochs=epochs)
     assert len([step for step in range(1, steps + 1) if step % every == 0 or step == steps]) == epochs
 
 
@@ -79,3 +85,56 @@ def test_more_minutes_are_more_steps() -> None:
     assert budget.total(3, None) is None
     now = 10.0
     assert budget.total(103, None) == pytest.approx(60 * 60 * 10, rel=0.1)  # at ten steps a second
+
+
+@pytest.mark.slow
+def test_it_goes_on_from_the_bundled_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    if TINY not in present():
+        pytest.skip(f"{TINY} is not in this tree yet")
+    out = tmp_path / "demo"
+    found = demo(out, minutes=0.1, epochs=1, packages=PACKAGES)
+    assert "electra:tiny, generator and discriminator, goes on" in capfd.readouterr().err
+    assert found.bundled is not None and found.auc[0] > 0.7 and found.loss[0] < 0.4, "it begins with trained weights"
+    shown = json.loads((out / "run" / "demo.json").read_text())
+    assert shown["start"] == TINY and {"pretrained", "bundled", "untrained"} <= shown.keys()
+    page = found.report.read_text()
+    assert all(f"{score:.1%}" in page for score in (found.pretrained, found.bundled, found.untrained))
+    assert "Before adapting" in page and f"{found.loss[0]:.3f} before" in page
+
+
+def test_without_the_bundled_model_it_names_the_other_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundled, "FOLDER", tmp_path / "nothing")
+    with pytest.raises(ConfigError, match=r"electra:tiny is not in this installation .electra demo --from-zero"):
+        demo(tmp_path / "demo")
+    assert not (tmp_path / "demo").exists()
+
+
+def test_a_key_given_again_counts_and_the_demo_s_own_keys_fit(tmp_path: Path) -> None:
+    assert config_of(tmp_path, ["train.steps=700"], from_zero=True).train.steps == 700
+    changed = load("tiny", overrides=[*ADAPT, "train.max_minutes=2"])
+    assert changed.optim.lr == 1e-4 and changed.data.length == 64
+
+
+def test_conclusions_over_seeds() -> None:
+    row = SeedRow(seed=10, steps=9, loss=(0.3, 0.2), auc=(0.8, 0.9), untrained=0.4, bundled=0.5, adapted=0.6)
+    worse = replace(row, seed=11, loss=(0.3, 0.31), untrained=0.5, adapted=0.3)
+    assert row.cells == ["10", "9", "0.3000", "0.2000", "0.8000", "0.9000", "40.0", "50.0", "60.0"]
+    above, lower, mean = conclusions([row, worse])
+    assert "in 1 of 2 seeds" in above and "in 1 of 2 seeds" in lower
+    assert mean.startswith("adapting LOWERS the mean: untrained 45.0") and "bundled 50.0 (std 0.0)" in mean
+    assert conclusions([row])[2].startswith("adapting does not lower")
+
+
+def test_word_order_rows_hold_the_same_words_and_every_second_is_mixed_up(tmp_path: Path) -> None:
+    texts = [f"the {word} of a list is the the first number {place}" for place, word in enumerate(["sum", "mean"] * 3)]
+    for split in ("train", "dev"):
+        rows = "".join(json.dumps({"text": text, "label": "numpy"}) + "\n" for text in texts)
+        (tmp_path / f"task-{split}.jsonl").write_text(rows)
+    write_word_order(tmp_path / "order", passages=tmp_path)
+    made = read_rows(tmp_path / "order" / "task-dev.jsonl")
+    assert [label for _, label in made] == [IN_ORDER, MIXED_UP] * 3
+    for text, (shown, label) in zip(texts, made, strict=True):
+        assert sorted(shown.split()) == sorted(text.split()) and (shown == text) is (label == IN_ORDER)
+    assert swapped("a a b", seed=0).split() != ["a", "a", "b"] and swapped("one two", seed=3) == "two one"

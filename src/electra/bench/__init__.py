@@ -2,5 +2,5 @@
 
 `electra bench` measures our training step against the same step written with `transformers` modules. Further programs
 start as `python -m electra.bench.NAME`: gate, op_gains, bitwise, loader_speed, prepare_speed, finetune_speed,
-inference_speed, kernel_quality, onnx_int8 and serve_load.
+inference_speed, kernel_quality, onnx_int8, serve_load, start_speed, few_rows and demo_seeds.
 """

@@ -17,20 +17,23 @@ if TYPE_CHECKING:
 
 
 @click.command("detect")
-@click.option("--model", type=click.Path(path_type=Path), required=True, metavar="M", help="Run or model folder.")
+@click.option(
+    "--model", type=click.Path(path_type=Path), metavar="M", help="Run or model folder.  [the package's largest]"
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a text, on a line of its own.")
 @click.option(
     "--threshold", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Mark from this probability on."
 )
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
-def command(model: Path, as_json: bool, threshold: float, texts: tuple[str, ...]) -> None:
+def command(model: Path | None, as_json: bool, threshold: float, texts: tuple[str, ...]) -> None:
     """Mark the tokens of each TEXT, or of each line of standard input, that look replaced."""
     if not texts and sys.stdin.isatty():
         raise click.UsageError("give a TEXT, or lines on standard input")
+    from electra.finetune.pretrained import default_model
     from electra.inference.detect import detect
     from electra.interop.models import load_model
 
-    loaded = load_model(model)
+    loaded = load_model(model or default_model())
     for text in texts or (line for lines in waiting_lines() for line in lines):
         detection = detect(loaded, text, threshold=threshold)
         if as_json:

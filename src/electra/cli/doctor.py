@@ -28,6 +28,7 @@ EXTRAS = {
     "scale": ({"datatrove": "datatrove", "regex": "regex"}, "near-duplicates of a large corpus"),
     "report": ({"jinja2": "jinja2", "matplotlib": "matplotlib"}, "report.html with plots"),
     "serve": ({"fastapi": "fastapi", "uvicorn": "uvicorn"}, "electra serve: a model on a page"),
+    "docs": ({"mkdocs": "mkdocs", "mkdocs-material": "material"}, "make site: the documentation as a site"),
     "track": ({"tensorboard": "tensorboard", "wandb": "wandb"}, "track=tensorboard, track=wandb"),
 }
 """Extra to its packages (distribution name to module) and what it is for."""
@@ -46,6 +47,7 @@ def command(as_json: bool) -> None:
 def examine() -> dict[str, Any]:
     """Everything the command prints, as one dictionary."""
     from electra import hardware
+    from electra.interop.bundled import bytes_of, present
     from electra.ops.choice_table import described
     from electra.ops.dispatch import select, triton_missing
 
@@ -61,6 +63,7 @@ def examine() -> dict[str, Any]:
         "compiler": compiler(),
         "kernels": triton_missing(),
         "ops": described(select(device=device, dtype=dtype)),
+        "models": {name: bytes_of(name) for name in present()},
         "extras": {extra: missing_packages(extra) for extra in EXTRAS},
     }
 
@@ -93,6 +96,14 @@ def measure_matmul(device: torch.device, dtype: torch.dtype, *, seconds: float =
     return max(rates)
 
 
+def _models(sizes: dict[str, int]) -> str:
+    """The models of this package, the default one first."""
+    if not sizes:
+        return "none in this installation: --model has no default"
+    listed = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in sizes.items())
+    return f"{listed}; --model takes them by name"
+
+
 def _lines(found: dict[str, Any]) -> str:
     from electra.ops.choice_table import table_lines
 
@@ -113,6 +124,7 @@ def _lines(found: dict[str, Any]) -> str:
             "compiler",
             found["compiler"] or "none found: C++ ops need g++ or the one in CXX, train.compile=on any",
         ),
+        ("models", _models(found["models"])),
         ("GPU kernels", f"none: {found['kernels']}" if found["kernels"] else "fused"),
     ]
     for extra, missing in found["extras"].items():

@@ -12,7 +12,9 @@ from electra.cli.lines import echo, text_chunks
 
 
 @click.command("encode")
-@click.option("--model", type=click.Path(path_type=Path), required=True, metavar="M", help="Model folder or hub name.")
+@click.option(
+    "--model", type=click.Path(path_type=Path), metavar="M", help="Model folder or hub name.  [the package's largest]"
+)
 @click.option("--input", "source", metavar="FILE|-", help="Texts, one a line, or a .csv .tsv .jsonl; - is stdin.")
 @click.option("--text", "column", metavar="COL", help="Column of the text in a .csv .tsv .jsonl.  [text]")
 @click.option(
@@ -27,7 +29,7 @@ from electra.cli.lines import echo, text_chunks
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, metavar="N")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 def command(
-    model: Path,
+    model: Path | None,
     source: str | None,
     column: str | None,
     out: Path | None,
@@ -46,10 +48,10 @@ def command(
     if out is not None:
         require_format(out)
     chunks = text_chunks(source, column, texts)
-    from electra.finetune.pretrained import load_pretrained
+    from electra.finetune.pretrained import default_model, to_encode
     from electra.inference.encode import encode, on_device
 
-    loaded = on_device(load_pretrained(model))
+    loaded = on_device(to_encode(model or default_model()))
     if out is not None:
         rows = [text for chunk in chunks for text in chunk]
         vectors = encode(loaded, rows, pooling=pooling, batch_size=batch_size)

@@ -15,7 +15,13 @@ from electra.terminal import json_text
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--text", metavar="COL", help="With FILE: column of the text.  [as in fine-tuning]")
 @click.option("--pair", metavar="COL", help="With FILE: column of the second text.  [as in fine-tuning]")
-@click.option("--label", metavar="COL", help="With FILE: column of the label.  [as in fine-tuning]")
+@click.option(
+    "--label",
+    "--score",
+    "label",
+    metavar="COL",
+    help="With FILE: column of the label, of pairs the graded score.  [as in fine-tuning]",
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="JSON", help="With FILE: write the evaluation there too."
 )
@@ -34,7 +40,8 @@ def command(
     RUN: every seed, median, mean, spread and averages, computed from the seeds' scores.
 
     FILE is a table, CoNLL columns or SQuAD JSON, as in fine-tuning. What you get: precision, recall and F1 of each
-    class, which classes are confused, and the worst errors.
+    class, which classes are confused, and the worst errors. Of pairs: the correlation of cosine and score, or without
+    scores how often a text finds its own among all second texts of the file.
 
     \b
     electra evaluate reviews-model
@@ -65,15 +72,11 @@ def command(
 
 
 def _show_results(run: Path, *, as_json: bool) -> None:
-    from electra.errors import DataError
-    from electra.finetune.results_file import read_results, to_json
+    from electra.finetune.results_file import to_json
     from electra.finetune.results_table import show
-    from electra.finetune.seed_folder import RESULTS
+    from electra.finetune.suite import results_of
 
-    path = run / RESULTS if run.is_dir() else run
-    if not path.is_file():
-        raise DataError(run, f"has no {RESULTS}", fix="electra finetune or electra glue writes one")
-    suite = read_results(path)
+    suite = results_of(run)
     if as_json:
         echo(json_text(to_json(suite), indent=2))
     else:

@@ -14,7 +14,8 @@ MODEL = click.option(
     "--model",
     "model",
     type=click.Path(path_type=Path),
-    help="A run, a checkpoint, an exported or a transformers ELECTRA folder, a hub name, or a fine-tuned model.",
+    help="A run, a checkpoint, an exported or a transformers ELECTRA folder, a hub name, or a fine-tuned model."
+    "  [the package's largest]",
 )
 SEEDS = click.option(
     "--seeds", default=1, show_default=True, type=click.IntRange(1), help="How many runs, each with a seed of its own."
@@ -61,7 +62,8 @@ class WithKeys(click.Command):
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for models and results.  [of FILE: FILE-model]")
 @click.option("--text", help="Own tables: column of the text.  [text, or guessed]")
 @click.option("--pair", help="Own tables: column of the second text.")
-@click.option("--label", help="Own tables: column of the label.  [label, or guessed]")
+@click.option("--label", "--score", "label", help="Own tables: column of the label, of pairs the graded score.")
+@click.option("--negative", help="Own pairs: column of a text that looks right and is not.")
 @click.option("--separator", default=",", show_default=True, help="Own tables: between the labels of one row.")
 @click.option("--name", help="What to call the task in results (default: TASK).")
 @SEEDS
@@ -79,6 +81,7 @@ def command(
     text: str | None,
     pair: str | None,
     label: str | None,
+    negative: str | None,
     separator: str,
     name: str | None,
     seeds: int,
@@ -89,15 +92,16 @@ def command(
 ) -> None:
     """Fine-tune a model on a task and evaluate it; run it again to add missing seeds.
 
-    TASK is `classify`, `multilabel` or `regress` for a CSV, TSV, JSONL or Parquet table of your own, `tag` for CoNLL
-    columns, `questions` for SQuAD JSON, a GLUE task (cola sst2 mrpc stsb qqp mnli qnli rte wnli) from the standard GLUE
-    folders, `squad` or `squad2`. Of a single FILE a part is held out to evaluate on; a folder (--data) holds files
-    named train and dev.
+    TASK is `classify`, `multilabel` or `regress` for a CSV, TSV, JSONL or Parquet table of your own, `pairs` for one of
+    texts that belong together, `tag` for CoNLL columns, `questions` for SQuAD JSON, a GLUE task (cola sst2 mrpc stsb
+    qqp mnli qnli rte wnli) from the standard GLUE folders, `squad` or `squad2`. Of a single FILE a part is held out to
+    evaluate on; a folder (--data) holds files named train and dev.
 
     Settings are the paper's for the model's size; change them as KEY=VALUE: lr=1e-4, epochs=5, length=256, seed=10.
 
     \b
-    electra finetune classify reviews.csv --text review --label rating --model run
+    electra finetune classify reviews.csv --text review --label rating
+    electra finetune pairs faq.csv --text question --pair answer
     electra finetune rte --model run --data glue --out rte --seeds 5
     """
     from electra.finetune.results_table import show
@@ -117,7 +121,7 @@ def command(
         data=single or data,
         train=train_file,
         dev=dev_file,
-        columns=Columns(text=text, pair=pair, label=label, separator=separator),
+        columns=Columns(text=text, pair=pair, label=label, negative=negative, separator=separator),
         title=name,
         options=Options(seeds=seeds, together=together, untrained=untrained, file=file, settings=settings),
     )
@@ -125,7 +129,7 @@ def command(
     _show_evaluation(folder)
     echo(f"done: {folder}")
     example = single or dev_file or find_files(task, data=data, train=train_file, dev=dev_file).get("dev")
-    for line in next_lines(*_next(folder, example)):
+    for line in next_lines(*_next(folder, example, pairs=task == "pairs")):
         echo(line)
 
 
@@ -155,16 +159,27 @@ def _show_evaluation(folder: Path) -> None:
             echo(line)
 
 
-def _next(folder: Path, example: Path | None) -> list[tuple[str, ...]]:
+def _next(folder: Path, example: Path | None, *, pairs: bool) -> list[tuple[str, ...]]:
     """Commands that work as they stand."""
     from electra.cli import COMMANDS
 
+    source = "-" if example is None else str(example)
     commands: list[tuple[str, ...]] = [
-        ("predict", "--model", str(folder), "--input", "-" if example is None else str(example)),
+        ("predict", "--model", str(folder), "--input", source),
+        *([("encode", "--model", str(folder), "--input", source, *_text_column(folder))] if pairs else []),
         ("report", str(folder)),
-        ("export", str(folder), "--out", f"{folder}-hf"),
+        ("export", str(folder), "--out", f"{folder}-st", "--format", "sentence-transformers")
+        if pairs
+        else ("export", str(folder), "--out", f"{folder}-hf"),
     ]
     return [one for one in commands if one[0] in COMMANDS]
+
+
+def _text_column(folder: Path) -> tuple[str, ...]:
+    from electra.finetune.model_folder import load_finetuned
+
+    column = load_finetuned(folder).about.columns.get("text", "text")
+    return () if column == "text" else ("--text", column)
 
 
 def _folder(out: Path | None, single: Path | None) -> Path:

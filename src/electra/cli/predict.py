@@ -47,7 +47,7 @@ def command(
     form: Form | None,
     batch_size: int,
 ) -> None:
-    """Predict every row of a file: labels with probabilities, values, tags, or answers to questions.
+    """Predict every row of a file: labels with probabilities, values, tags, cosines of pairs, or answers to questions.
 
     FILE is a table (.csv, .tsv, .jsonl, .parquet), .txt (a text a line), .conll for words to tag, or a SQuAD .json. A
     table keeps its columns, labels too, and gets `prediction` and probabilities. A line of .txt or standard input holds

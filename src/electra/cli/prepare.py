@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     "--vocab",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="A vocabulary to use as it is: a BERT vocab.txt, or the tokenizer of a run, of data or of an export.",
+    help="A vocabulary to use as it is: a BERT vocab.txt, or the tokenizer of a run, of data, of an export or of"
+    " electra:tiny.",
 )
 @click.option("--vocab-size", default=30522, show_default=True, help="Entries of the vocabulary to train.")
 @click.option("--held-out", multiple=True, metavar="FILE", help="Text to evaluate on; may be given several times.")
@@ -93,6 +94,10 @@ def command(
         min_chars=min_chars,
         held_out_share=held_out_share,
     )
+    if vocab is not None:
+        from electra.interop.bundled import bundled_folder
+
+        vocab = bundled_folder(vocab)
     if out is None:
         _inspect(sources, options=options, vocab=vocab, held_out=held_out, html=html)
         return

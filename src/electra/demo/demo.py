@@ -1,22 +1,22 @@
-"""The demo, end to end: documentation on this machine -> model -> fine-tuned -> report."""
+"""The demo, end to end: documentation on this machine -> a model adapted to it -> fine-tuned -> report."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from electra.config.finetune import FinetuneConfig
 from electra.config.load import load
+from electra.config.schema import Config
 from electra.demo.documentation import PACKAGES, SampleInfo, read_rows, read_sample, write_sample
+from electra.demo.task import PACKAGE, SWAPS, WORD_ORDER, Encoder, Tuned, compare, write_word_order
 from electra.errors import ConfigError
-from electra.finetune.batching import step_count
-from electra.finetune.pretrained import Pretrained, load_pretrained
-from electra.finetune.seed_folder import CURVE, read_curve, read_predictions
-from electra.finetune.suite import Plan, run_task
+from electra.finetune.pretrained import load_pretrained
 from electra.fsio import read_json, write_json
+from electra.interop.bundled import TINY, bundled_folder, present
+from electra.interop.continuation import continue_from
 from electra.pretrain import pretrain
 from electra.progress import progress, say
 from electra.report import write_report
@@ -24,30 +24,50 @@ from electra.report.reading import DEMO, read_run
 from electra.report.rendering import require_drawing
 from electra.shards.build import prepare
 from electra.shards.options import PrepareOptions
-from electra.tasks.task_data import TaskData, load_table
 
-MINUTES = 2.6
+MINUTES, MINUTES_FROM_ZERO = 2.0, 2.6
 VOCAB_SIZE = 8192
 HELD_OUT_SHARE = 0.02
-# A few hundred steps: small batches make more of them, and nothing this short needs dropout.
-PRETRAIN = (
+_BOTH = (
     "train.steps=10000000",  # more than any number of minutes: these decide
-    "train.batch_size=16",
-    "optim.warmup_steps=100",
-    "optim.lr=4e-4",
-    "model.dropout=0.0",
+    "train.batch_size=16",  # a few hundred steps: small batches make more of them
+    "model.dropout=0.0",  # nothing this short needs it
     "model.attention_dropout=0.0",
-    "evaluate.every=150",
-    "evaluate.sequences=128",
     "train.log_every=20",
     "checkpoint.every=500",
     "checkpoint.keep=1",
 )
+ADAPT = (
+    *_BOTH,
+    "optim.lr=1e-4",
+    "optim.warmup_steps=50",
+    "optim.warmup_share=0.1",
+    "optim.decay_steps=0",
+    "optim.decay_share=1.0",
+    "optim.ema=0.0",
+    "data.length=64",
+    "data.length_start=0",
+    "masking.rate_start=0.0",
+    "generator.temperature_start=0.0",  # what eased the model's own beginning is not needed twice
+    "generator.unigram_share=0.0",
+    "evaluate.every=100",
+    "evaluate.seconds=0.0",
+    "evaluate.sequences=512",
+    "checkpoint.seconds=60.0",
+)
+PRETRAIN = (
+    *_BOTH,
+    "optim.warmup_steps=100",
+    "optim.lr=4e-4",
+    "evaluate.every=150",
+    "evaluate.sequences=128",
+)
 EPOCHS = 5
-# Adam without bias correction steps boldly in a run this short: a third of the usual rate learns more.
-FINETUNE = FinetuneConfig(batch_size=16, lr=3e-4, length=64, log_every=10)
-TASK = "package"
-QUESTION = "Which package does this passage describe? Passages that name one of them are left out."
+QUESTIONS = {
+    PACKAGE: "Which package does this passage describe? Passages that name one of them are left out.",
+    WORD_ORDER: f"Are the words of this passage in order? In every second one, {SWAPS} pairs of neighbouring words were"
+    " swapped.",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,55 +78,81 @@ class DemoResult:
     run: Path
     tuned: Path
     """The fine-tuned model, for `electra predict` and `electra export`."""
-    auc: float
+    auc: tuple[float, float]
+    """On held-out text, before and after."""
+    loss: tuple[float, float]
+    """The discriminator's, on held-out text, before and after."""
     pretrained: float
+    """Accuracy of the encoder that the demo trained, fine-tuned; ..."""
+    bundled: float | None
+    """... of the one it went on from; None where it began from zero; ..."""
     untrained: float
+    """... and of the same network with fresh weights."""
     chance: float
     """Accuracy of guessing."""
     seconds: float
 
 
 def demo(
-    out: Path, *, minutes: float = MINUTES, epochs: int = EPOCHS, packages: Sequence[str] = PACKAGES
+    out: Path,
+    *,
+    minutes: float | None = None,
+    epochs: int = EPOCHS,
+    packages: Sequence[str] = PACKAGES,
+    from_zero: bool = False,
 ) -> DemoResult:
     """Run every stage that is not finished yet in the folder `out`.
 
-    `minutes` are for pre-training, `epochs` for fine-tuning; `packages` are those whose documentation is read.
+    `minutes` are for pre-training, `epochs` for fine-tuning; `packages` are those whose documentation is read. It goes
+    on from `electra:tiny`, or `from_zero`.
     """
     began = time.monotonic()
     require_drawing("electra demo")
+    minutes = (MINUTES_FROM_ZERO if from_zero else MINUTES) if minutes is None else minutes
     if minutes <= 0:
         raise ConfigError("--minutes", f"{minutes:g} is not above 0")
+    if not from_zero and TINY not in present():
+        raise ConfigError("electra demo", f"{TINY} is not in this installation", fix="electra demo --from-zero")
     say("1/5 Text: the documentation that is already on this machine")
-    sample = _sample(out / "sample", packages)
-    say("2/5 Data: a vocabulary of its own, and the text as tokens")
-    # lower case: a vocabulary this small, on text this little, has no room for both
-    options = PrepareOptions(
-        vocab_size=VOCAB_SIZE, tokenizer="wordpiece", lowercase=True, strip_accents=True, held_out_share=HELD_OUT_SHARE
-    )
-    prepare([str(out / "sample" / sample.corpus)], out=out / "data", options=options)
-    say(f"3/5 Pre-training: generator and discriminator, for {minutes:g} minutes")
-    config = load("tiny", overrides=[*PRETRAIN, f"train.max_minutes={minutes}"])
+    sample = read_text(out, packages)
+    made = "a vocabulary of its own, and the text as tokens" if from_zero else f"the text as tokens of {TINY}"
+    say(f"2/5 Data: {made}")
+    prepare_data(out, sample, from_zero=from_zero)
+    what = "generator and discriminator" if from_zero else f"{TINY}, generator and discriminator, goes on"
+    say(f"3/5 Pre-training: {what}, for {minutes:g} minutes")
+    config = config_of(out / "run", [f"train.max_minutes={minutes}"], from_zero=from_zero)
     run = pretrain(config, data=out / "data", out=out / "run")
-    say("4/5 Fine-tuning: which package does a passage describe? With pre-training, and without")
-    results = _finetune(run, sample, folder=out / "sample", out=out / "tuned", epochs=epochs)
+    task = PACKAGE if from_zero else WORD_ORDER
+    rows = rows_of(out, from_zero=from_zero)
+    say(
+        f"4/5 Fine-tuning: {QUESTIONS[task].partition('?')[0].lower()}? From {'two' if from_zero else 'three'} encoders"
+    )
+    starts = encoders_of(run, from_zero=from_zero)
+    encoders = compare(starts, task=task, folder=rows, out=out / "tuned", epochs=epochs)
+    results = _results(run, sample, encoders, task=task, rows=rows, tuned=out / "tuned")
     if not (run / DEMO).is_file() or read_json(run / DEMO) != results:
         write_json(run / DEMO, results)
     say("5/5 Report")
     page = write_report(run, out=out / "report.html")
+    read = read_run(run)
+    auc, loss = read.series("eval/rtd_auc"), read.series("eval/rtd_loss")
     return DemoResult(
         report=page,
         run=run,
         tuned=out / "tuned" / "pretrained",
-        auc=read_run(run).last("eval/rtd_auc") or 0.5,
-        pretrained=results["pretrained"]["accuracy"],
-        untrained=results["untrained"]["accuracy"],
-        chance=1 / len(sample.labels),
+        auc=(auc[0][1], auc[-1][1]),
+        loss=(loss[0][1], loss[-1][1]),
+        pretrained=encoders["pretrained"].accuracy,
+        bundled=None if from_zero else encoders["bundled"].accuracy,
+        untrained=encoders["untrained"].accuracy,
+        chance=1 / len(results["task"]["labels"]),
         seconds=time.monotonic() - began,
     )
 
 
-def _sample(folder: Path, packages: Sequence[str]) -> SampleInfo:
+def read_text(out: Path, packages: Sequence[str]) -> SampleInfo:
+    """The corpus and the task's rows, in `out`/sample, written where they are not there yet."""
+    folder = out / "sample"
     known = read_sample(folder)
     if known is not None:
         say(f"{folder}: already there")
@@ -120,58 +166,70 @@ def _sample(folder: Path, packages: Sequence[str]) -> SampleInfo:
         return write_sample(folder, packages=packages, on_progress=show)
 
 
-def _finetune(run: Path, sample: SampleInfo, *, folder: Path, out: Path, epochs: int) -> dict[str, Any]:
-    """What the report shows of the pre-trained encoder and the same one untrained, both fine-tuned."""
-    base = load_pretrained(run)
-    files = {split: folder / f"task-{split}.jsonl" for split in ("train", "dev")}
-    config = replace(FINETUNE, epochs=float(epochs), eval_every=_steps_an_epoch(sample.train, epochs=epochs))
-    data = load_table(
-        TASK, files, kind="classify", text="text", pair=None, label="label", tokenizer=base.tokenizer, config=config
+def prepare_data(out: Path, sample: SampleInfo, *, from_zero: bool) -> None:
+    """The corpus as tokens in `out`/data: of the bundled model's vocabulary, or of one trained on it."""
+    corpus = [str(out / "sample" / sample.corpus)]
+    if not from_zero:
+        options = PrepareOptions(held_out_share=HELD_OUT_SHARE)
+        prepare(corpus, out=out / "data", options=options, vocab=bundled_folder(Path(TINY)))
+        return
+    # lower case: a vocabulary this small, on text this little, has no room for both
+    options = PrepareOptions(
+        vocab_size=VOCAB_SIZE, tokenizer="wordpiece", lowercase=True, strip_accents=True, held_out_share=HELD_OUT_SHARE
     )
-    pretrained = _tune(base, data, name="pretrained", title="pre-trained", config=config, out=out)
-    untrained = _tune(base.untrained(), data, name="untrained", title="untrained", config=config, out=out)
-    rows = read_rows(files["dev"])
-    predicted = zip(rows, pretrained["predictions"], untrained["predictions"], strict=True)
+    prepare(corpus, out=out / "data", options=options)
+
+
+def config_of(run: Path, overrides: Sequence[str], *, from_zero: bool) -> Config:
+    """The config of the demo's pre-training; where that goes on from a model, `run` begins with it."""
+    given = (*(PRETRAIN if from_zero else ADAPT), *overrides)
+    last = {one.partition("=")[0]: one for one in given}.values()
+    return load("tiny", overrides=last) if from_zero else continue_from(Path(TINY), run, overrides=last)
+
+
+def rows_of(out: Path, *, from_zero: bool) -> Path:
+    """The folder with the rows to fine-tune on, made where it is not there yet."""
+    if from_zero:
+        return out / "sample"
+    if not (out / "order" / "task-dev.jsonl").is_file():
+        write_word_order(out / "order", passages=out / "sample")
+    return out / "order"
+
+
+def encoders_of(run: Path, *, from_zero: bool, seed: int = 0) -> dict[str, Encoder]:
+    """The encoders to fine-tune, by their names in demo.json, the demo's own first; `seed` is of fresh weights."""
+    trained = load_pretrained(run)
+    encoders = {"pretrained": Encoder("pre-trained" if from_zero else "adapted", trained)}
+    if not from_zero:
+        encoders["bundled"] = Encoder(TINY, load_pretrained(Path(TINY)))
+    return {**encoders, "untrained": Encoder("untrained", trained.untrained(seed=seed))}
+
+
+def _results(
+    run: Path, sample: SampleInfo, encoders: dict[str, Tuned], *, task: str, rows: Path, tuned: Path
+) -> dict[str, Any]:
+    """What the report shows of the text, the task and the fine-tuned encoders."""
+    asked = read_rows(rows / "task-dev.jsonl")
+    predicted = zip(*(one.predictions for one in encoders.values()), strict=True)
+    examples = [
+        {"text": text, "label": label, **dict(zip(encoders, given, strict=True))}
+        for (text, label), given in zip(asked[:6], predicted, strict=False)
+    ]
     return {
         "folder": _portable_name(run),
-        "tuned": _portable_name(out / "pretrained"),
+        "tuned": _portable_name(tuned / "pretrained"),
+        **({"start": TINY} if "bundled" in encoders else {}),
         "corpus": {"bytes": sample.bytes, "description": _describe(sample)},
         "task": {
-            "question": QUESTION,
-            "labels": sample.labels,
+            "question": QUESTIONS[task],
+            "labels": sample.labels if task == PACKAGE else sorted({label for _, label in asked}),
             "train": sample.train,
             "dev": sample.dev,
-            "gold": [label for _, label in rows],
-            "examples": [
-                {"text": text, "label": label, "pretrained": one, "untrained": other}
-                for (text, label), one, other in list(predicted)[:6]
-            ],
+            "gold": [label for _, label in asked],
+            "examples": examples,
         },
-        "pretrained": pretrained,
-        "untrained": untrained,
+        **{name: asdict(one) for name, one in encoders.items()},
         "ledger": asdict(read_run(run).cost),
-    }
-
-
-def _steps_an_epoch(rows: int, *, epochs: int) -> int:
-    """Steps between evaluations that give one an epoch, the last at the end."""
-    return -(-step_count(rows, epochs=epochs, batch_size=FINETUNE.batch_size) // epochs)
-
-
-def _tune(
-    base: Pretrained, data: TaskData, *, name: str, title: str, config: FinetuneConfig, out: Path
-) -> dict[str, Any]:
-    """The scores of one of the two encoders, fine-tuned in a folder of its name."""
-    data = replace(data, task=replace(data.task, name=name, title=f"{data.task.title}, {title}"))
-    plan = Plan(config=config, seeds=(config.seed,))
-    result = run_task(base, data, plan=plan, out=out, folder=out / name)
-    seed = out / name / f"seed-{config.seed}"
-    predictions = list(read_predictions(seed / "dev.jsonl").values())
-    return {
-        "accuracy": result.scores("accuracy")[0] / 100,
-        "accuracies": [score / 100 for _, score in read_curve(seed / CURVE).evaluations],
-        "predictions": predictions,
-        "seconds": result.seeds[0].seconds,
     }
 
 

@@ -153,6 +153,10 @@ def _data_rows(facts: dict[str, Any]) -> Rows:
     names = {"documents": "documents", "sentences": "sentences", "tokens": "tokens", "held_out_tokens": "held out"}
     rows = [(shown, f"{data[name]:,}") for name, shown in names.items() if isinstance(data.get(name), int)]
     digest = facts.get("data_sha256")
+    texts = facts.get("text")
+    for text in texts if isinstance(texts, list) else ():  # of a model that comes with the package
+        if isinstance(text, dict) and text.get("title"):
+            rows.append((str(text["title"]), f"{text.get('attribution')}; {text.get('licence')}"))
     return [*rows, *([("sha256 of its data.json", digest)] if isinstance(digest, str) else [])]
 
 

@@ -17,6 +17,7 @@ from electra.config.schema import Config
 from electra.errors import CheckpointError, ConfigError
 from electra.fsio import commit_dir
 from electra.interop import huggingface
+from electra.interop.bundled import bundled_folder
 from electra.interop.hub import local_folder
 from electra.interop.names import Tensors
 from electra.interop.tensor_bundle import checkpoint_prefix
@@ -78,6 +79,7 @@ def continue_from(
 
 def _read(model: Path, generator: Path | None) -> tuple[Config, Tensors, Tokenizer]:
     """A model's config, its tensors by a run's names, and its tokenizer."""
+    model = bundled_folder(model)
     if not (model / CONFIG).is_file():
         if not huggingface.is_folder(local_folder(model)) and checkpoint_prefix(model) is None:
             fix = "give a run folder, an exported folder, a transformers ELECTRA folder or owner/name of the hub"

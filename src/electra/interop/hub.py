@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from electra.errors import CheckpointError
+from electra.interop.bundled import bundled_folder, is_bundled
 from electra.manifest import FILE as MANIFEST
 from electra.progress import say
 
@@ -47,10 +48,13 @@ def hub_name(text: str) -> HubName | None:
 
 
 def local_folder(path: Path) -> Path:
-    """The path itself, or for a hub name the folder of that model in the local hub cache, downloaded if need be.
+    """The path itself, the folder of a model of this package, or for a hub name that model's folder in the local hub
+    cache, downloaded if need be.
 
     A path whose first part is a folder here is a local one, so a typing error in it is never sent to the hub.
     """
+    if is_bundled(path):
+        return bundled_folder(path)
     name = hub_name(str(path))
     if name is None or path.exists() or Path(path.parts[0]).exists():
         return path

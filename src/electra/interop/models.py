@@ -26,7 +26,10 @@ from electra.ops.dispatch import Kernels
 from electra.progress import say
 from electra.tokenizer.codec import CONFIG_FILE, TOKENIZER_FILE, VOCAB_FILE, Tokenizer
 
-ACCEPTED = "give a run folder, a checkpoint, an exported folder, a transformers ELECTRA folder or owner/name of the hub"
+ACCEPTED = (
+    "give a run folder, a checkpoint, an exported folder, a transformers ELECTRA folder, owner/name of the hub or"
+    " electra:tiny"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -88,6 +88,8 @@ def _of_run(run: Run) -> Answer:
     loss, rate = run.last("eval/rtd_loss"), run.last("eval/replaced_rate") or 0.0
     blind = entropy(rate) if 0 < rate < 1 else math.inf
     ahead = loss is not None and loss < blind
+    if run.start:
+        return _of_adapted(run)
     figure = f"it tells replaced from original tokens of held-out text with an AUC of {auc:.3f} {when}"
     figure, helped = figure + _tuned_in_demo(run), _helped(run)
     if auc >= LEARNED_AUC and ahead:
@@ -99,6 +101,20 @@ def _of_run(run: Run) -> Answer:
     return Answer(
         word=OPEN if run.step < planned and not timed else NO, reason=f"{figure}, and 0.5 is a coin toss; train longer"
     )
+
+
+def _of_adapted(run: Run) -> Answer:
+    """Of the demo: whether going on from a model lowered its loss on the new text, and what its encoders score."""
+    assert run.demo is not None
+    losses, aucs = run.series("eval/rtd_loss"), run.series("eval/rtd_auc")
+    adapted, bundled, untrained = (run.demo[key]["accuracy"] for key in ("pretrained", "bundled", "untrained"))
+    lower, pays = losses[-1][1] < losses[0][1], min(adapted, bundled) > untrained
+    minutes = f"{run.config.train.max_minutes:g} minutes on this machine’s documentation"
+    moved = f"{'lowered' if lower else 'did not lower'} its held-out RTD loss: {losses[0][1]:.3f} before,"
+    moved += f" {losses[-1][1]:.3f} after (AUC {aucs[0][1]:.3f} and {aucs[-1][1]:.3f})"
+    scores = f"fine-tuned, the adapted encoder gives {adapted:.1%} right answers, {run.start} as it is {bundled:.1%}"
+    reason = f"{minutes} {moved}; {scores}, and the same network without pre-training {untrained:.1%}"
+    return Answer(word=YES if lower and pays else PARTLY if lower or pays else NO, reason=reason)
 
 
 def _demo_scores(run: Run) -> tuple[float, float] | None:
@@ -153,6 +169,10 @@ def _of_tuned(tuned: Tuned) -> Answer:
     metric, summary = result.metrics[0], result.summary()
     spread = f" ({summary.min:.1f} to {summary.max:.1f} over {summary.n} seeds)" if summary.n > 1 else ""
     figure = f"{result.title}: {metric} {summary.median:.1f}{spread} on {_dev_rows(result)}"
+    if metric in result.before:
+        floor = result.before[metric]
+        reason = f"{figure}; it was {floor:.1f} before fine-tuning{_stuck(stuck)}"
+        return Answer(word=_word(summary.median, floor, stuck), reason=reason)
     base = one_answer(tuned, result)
     if base is not None:
         label, floor = base

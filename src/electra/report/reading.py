@@ -58,7 +58,7 @@ class Run:
     config: Config
     facts: dict[str, Any]
     demo: dict[str, Any] | None
-    """What `electra demo` says about its text and its two fine-tuned encoders."""
+    """What `electra demo` says about its text and its fine-tuned encoders."""
     train: list[dict[str, Any]]
     evals: list[dict[str, Any]]
     samples: list[Sample]
@@ -67,6 +67,11 @@ class Run:
         """(step, value) pairs of a metric, from training lines for `train/...` and held-out ones for `eval/...`."""
         lines = self.evals if key.startswith("eval/") else self.train
         return [(line["step"], value) for line in lines if (value := number(line.get(key))) is not None]
+
+    @property
+    def start(self) -> str:
+        """The model that a demo went on from; empty where it began from zero, or is none."""
+        return str(self.demo.get("start") or "") if self.demo and self.demo.get("bundled") else ""
 
     @property
     def step(self) -> int:
@@ -164,6 +169,7 @@ class _Example:
     label: str
     pretrained: str
     untrained: str
+    bundled: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,6 +202,8 @@ class _Demo:
     task: _Task | None = None
     pretrained: _Encoder | None = None
     untrained: _Encoder | None = None
+    start: str = ""
+    bundled: _Encoder | None = None
 
 
 def _demo(path: Path) -> dict[str, Any] | None:

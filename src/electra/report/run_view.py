@@ -41,15 +41,18 @@ def run_view(run: Run, place: int) -> dict[str, Any]:
         "restoring": objective in RESTORING,
         "auc": run.last("eval/rtd_auc"),
         "figures": {name: run.last(f"eval/{name}") for name in ("rtd_auc", "rtd_loss", "mlm_loss", "mlm_accuracy")},
-        "samples": samples_view(run.samples),
-        "task": _task(run.demo, f"run-{place}"),
+        "samples": samples_view(run.samples, adapted=bool(run.start)),
+        "task": _task(run, f"run-{place}"),
         "device": _device(run.facts),
         "folder": run.demo.get("folder") or run.name if run.demo else run.name,
     }
 
 
-def samples_view(samples: Sequence[Sample]) -> dict[str, Any] | None:
-    """The best-detected held-out sequence and a typical one, and how the first one looked earlier in training."""
+def samples_view(samples: Sequence[Sample], *, adapted: bool = False) -> dict[str, Any] | None:
+    """The best-detected held-out sequence and a typical one, and how the first one looked earlier in training.
+
+    Of a model that was `adapted`, a typical one before and after it instead.
+    """
     if not samples:
         return None
     chosen = milestones(samples)
@@ -58,10 +61,14 @@ def samples_view(samples: Sequence[Sample]) -> dict[str, Any] | None:
     if len(ranked) > 2:
         middle = ranked[len(ranked) // 2]
         picked = [("A typical one", middle[1]), ("The best-detected one", ranked[0][1])]
+        if adapted:
+            first = min(samples, key=lambda one: (one.original != middle[1].original, one.step))
+            picked = [("Before adapting", first), ("After", middle[1])]
     elif chosen[-1].replaced:
         picked = [("At the end", chosen[-1])]
     return {
         "count": len(ranked),
+        "adapted": adapted,
         "original": page_tokens(chosen[-1], chosen[-1].original),
         "masked": page_tokens(chosen[-1], chosen[-1].masked),
         "picked": [
@@ -89,18 +96,22 @@ def _when(sample: Sample) -> str:
     return f"step {sample.step:,}" if sample.step else "before training"
 
 
-def _task(demo: dict[str, Any] | None, name: str) -> dict[str, Any] | None:
-    """The fine-tuning section: both scores, charts, examples and which labels get mixed up."""
+def _task(run: Run, name: str) -> dict[str, Any] | None:
+    """The fine-tuning section: every encoder's score, charts, examples and which labels get mixed up."""
+    demo = run.demo
     if not demo or not all(demo.get(key) for key in ("task", "pretrained", "untrained")):
         return None
-    task, kinds = demo["task"], {key: demo[key] for key in ("pretrained", "untrained")}
+    drawn = [("untrained", "untrained", "plain")]
+    drawn += [("bundled", run.start, "two"), ("pretrained", "adapted", "one")] if run.start else []
+    drawn += [] if run.start else [("pretrained", "pre-trained", "one")]
+    task, kinds = demo["task"], {key: demo[key] for key, _, _ in drawn}
     labels = [str(label) for label in task["labels"]]
     scores = {key: number(kind["accuracy"]) or 0.0 for key, kind in kinds.items()}
     chance = Baseline(label="chance", value=1 / len(labels))
-    bars = [("pre-trained", scores["pretrained"], "one"), ("untrained", scores["untrained"], "plain")]
+    bars = [(label, scores[key], colour) for key, label, colour in drawn]
     epochs = [
         Line(label=label, points=_numbered(kinds[key]["accuracies"]), colour=colour, dots=True)
-        for key, label, colour in (("pretrained", "pre-trained", "one"), ("untrained", "untrained", "plain"))
+        for key, label, colour in drawn
     ]
     top = min(1.0, 1.25 * max(*scores.values(), chance.value))
     by_epoch = Chart(
@@ -110,6 +121,8 @@ def _task(demo: dict[str, Any] | None, name: str) -> dict[str, Any] | None:
     return {
         **task,
         **scores,
+        "start": run.start,
+        "encoders": [(key, label) for key, label, _ in drawn],
         "labels": labels,
         "chance": chance.value,
         "seconds": sum(number(kind["seconds"]) or 0.0 for kind in kinds.values()),
