@@ -46,6 +46,7 @@ def test_every_exit_code_is_in_the_table() -> None:
         MemoryError(),
         torch.OutOfMemoryError("CUDA out of memory"),
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes"),
+        RuntimeError("[enforce fail] data. DefaultCPUAllocator: not enough memory: you tried to allocate 4 bytes"),
     ],
 )
 def test_out_of_memory_is_one_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
