@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import inspect
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,19 @@ from electra import api
 from electra.cli import main
 from electra.errors import CheckpointError, ConfigError
 
-VERBS = {"prepare", "pretrain", "load", "finetune", "predict", "detect", "score", "encode", "export"}
+VERBS = {
+    "prepare",
+    "pretrain",
+    "resume",
+    "load",
+    "finetune",
+    "evaluate",
+    "predict",
+    "detect",
+    "score",
+    "encode",
+    "export",
+}
 SETTINGS: dict[str, str | int | float | bool] = {
     "model.layers": 2,
     "model.width": 64,
@@ -221,6 +234,35 @@ def test_predict(place: Path, tuned: api.FinetuneResult) -> None:
     assert again[0]["label"] in str(again) and "<th>label</th>" in again._repr_html_()
     with pytest.raises(ConfigError, match="give rows, or a file"):
         electra.predict(tuned.path)
+
+
+def test_evaluate(place: Path, run: api.Run, tuned: api.FinetuneResult) -> None:
+    file = place / "mine" / "dev.csv"
+    found = electra.evaluate(tuned.path, file=file)
+    assert json.loads(json.dumps(found.values)) == json.loads(command("evaluate", tuned.path, file, "--json"))
+    assert f"{found}\n" == command("evaluate", tuned.path, file)
+    assert found.scores == electra.load(tuned.path).evaluate(file, label="label").scores and found.rows == 8
+    assert "<td>accuracy</td>" in found._repr_html_()
+    whole = electra.evaluate(tuned.path)
+    assert f"{whole}\n" == command("evaluate", tuned.path) and whole.suite.results == (tuned.result,)
+    assert whole._repr_html_() == tuned._repr_html_()
+    with pytest.raises(ConfigError, match="text: names a column, and there is no file"):
+        electra.evaluate(tuned.path, text="text")  # type: ignore[call-overload]
+    with pytest.raises(CheckpointError, match="is not a fine-tuned model"):
+        electra.evaluate(run.path, file=file)
+
+
+def test_resume(place: Path, data: api.PreparedData, run: api.Run) -> None:
+    for name in ("longer", "longer-cli"):
+        shutil.copytree(run.path, place / name)
+    found = electra.resume(place / "longer", settings={"train.steps": 12})
+    command("pretrain", "--resume", place / "longer-cli", "train.steps=12")
+    weights = "checkpoints/step-00000012/model.safetensors"
+    assert found.step == 12 and found.path == place / "longer"
+    assert (place / "longer" / weights).read_bytes() == (place / "longer-cli" / weights).read_bytes()
+    assert electra.resume(place / "longer", data=data.path).step == 12, "a finished run stays as it is"
+    with pytest.raises(ConfigError, match="train.steps"):
+        electra.resume(place / "longer", settings={"train.steps": 11})
 
 
 def test_models_say_what_they_cannot_do(run: api.Run, tuned: api.FinetuneResult) -> None:

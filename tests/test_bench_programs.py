@@ -17,8 +17,10 @@ from model_folders import make_run
 
 from electra.batches.epoch_plan import LAYOUTS
 from electra.bench import finetune_speed, inference_speed, kernel_quality, loader_speed, prepare_speed, row_table
+from electra.bench import start_speed as starts
 from electra.bench.made_corpora import CORPORA
 from electra.interop.transfer import export_model
+from electra.shards.dataset import open_data
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +40,22 @@ def test_loader_speed(tmp_path: Path) -> None:
     assert [name for name, _, _ in found] == list(LAYOUTS)
     for _, speed, times in found:
         assert float(times) == pytest.approx(float(speed) * 1e6 / loader_speed.NEEDED, abs=0.1)
+
+
+def test_start_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without starting runs: that takes two cold processes a round."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # the program sets it
+    data = tiny_runs.make_data(tmp_path / "data")
+    where = [str(data), "--work", str(tmp_path), "--gb", "0.0003", "--rounds", "0"]
+    done = CliRunner().invoke(starts.command, where)
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert re.search(r"^0\.0 GB in \d{3} files: verified in [\d.]+ s, .* second start in 0\.\d+ s$", done.output)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "data.txt"]
+    size = starts.enlarge(data, tmp_path / "large", 200_000)
+    large = open_data(tmp_path / "large")
+    assert 180_000 < size <= 200_000 and large.verified
+    assert large.train.n_tokens == len(large.train.slice(0, large.train.n_tokens)) > 10 * open_data(data).train.n_tokens
+    assert (large.train.counts() % open_data(data).train.counts().clip(1) == 0).all()
 
 
 def test_row_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,9 +95,8 @@ def test_defect_the_tests_run_by_themselves() -> None:
     assert re.search(r"^exec make test$", runner, re.MULTILINE)
     makefile = (ROOT / "Makefile").read_text()
     recipe = re.search(r"^test:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
-    assert recipe and re.search(r"^\t\$\(BIN\)/python -m pytest -n 2$", recipe[1], re.MULTILINE), (
-        "all of it, unfiltered"
-    )
+    whole = r"^\t\$\(BIN\)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder$"
+    assert recipe and re.search(whole, recipe[1], re.MULTILINE), "all of it, unfiltered"
     options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     assert options["testpaths"] == ["tests"] and options["filterwarnings"] == ["error"]
     assert not any(word.startswith(("-k", "-m", "--ignore", "--deselect")) for word in options["addopts"])

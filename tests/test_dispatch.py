@@ -30,7 +30,7 @@ from electra.finetune.trainer import Trial, train_together
 from electra.inference.detect import detect
 from electra.interop.models import load_model
 from electra.ops import Ops
-from electra.ops.dispatch import OPS, StackShape, host_ops, select, stack_plan
+from electra.ops.dispatch import OPS, TRITON_OPS, StackShape, cuda_missing, host_ops, select, stack_plan
 from electra.pretrain import pretrain
 from electra.tokenizer.codec import Tokenizer
 from electra.train.interrupt import Stop
@@ -119,6 +119,21 @@ def test_the_plan_of_a_stack_follows_its_shape(length: int, documents: bool, att
     """On a device without the CUDA kernels; short rows and documents have an attention each."""
     shape = StackShape(sequences=128, length=length, width=256, heads=4, ffn=1024, documents=documents)
     assert stack_plan(shape, CPU) == {"layers": "by op", "attention": attention, "linear_gelu": "triton"}
+
+
+@pytest.mark.parametrize("ampere", [(8, 0), (8, 6), (8, 9)], indirect=True, ids=["A100", "RTX 30", "RTX 40"])
+@pytest.mark.parametrize(("length", "heads"), [(128, 4), (512, 12)])
+def test_gpus_without_hopper_features_run_triton_alone(ampere: torch.device, length: int, heads: int) -> None:
+    major, minor = torch.cuda.get_device_capability(ampere)
+    assert cuda_missing(ampere) == f"written for Hopper (sm_90), this is sm_{major}{minor}"
+    ops = select(device=ampere, dtype=torch.bfloat16)
+    assert {name for name, chosen in ops if chosen.backend == "triton"} == TRITON_OPS
+    assert f"this is sm_{major}{minor}" in ops.chosen["encoder_stack"].reason
+    shape = StackShape(sequences=256, length=length, width=64 * heads, heads=heads, ffn=256 * heads, documents=False)
+    attention = "triton" if length <= 128 else "triton (long)"
+    assert stack_plan(shape, ampere) == {"layers": "by op", "attention": attention, "linear_gelu": "triton"}
+    single = select(device=ampere, dtype=torch.float32)
+    assert single.chosen["encoder_stack"].reason.startswith("triton: bf16 only")
 
 
 # No run's choice reaches the next

@@ -8,14 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from model_folders import make_run
 from tuned_folders import save
 
 from electra.cli import main
+from electra.errors import ConfigError
 from electra.finetune.export import export
-from electra.finetune.pretrained import load_pretrained
+from electra.finetune.model_folder import load_finetuned
+from electra.finetune.pair_loss import contrastive_loss, graded_loss
+from electra.finetune.pretrained import load_pretrained, to_encode
 from electra.inference.encode import encode
+from electra.inference.predict import predict
 from electra.inference.vector_files import write_vectors
 
 TEXTS = ["the chef ate the meal", "a dog", "", "we saw [SEP] money, and a zoo!"]
@@ -49,6 +54,33 @@ def test_sentence_transformers_gives_the_same_vectors(run: Path, tmp_path: Path,
     np.testing.assert_allclose(theirs.encode(TEXTS), vectors_of(model, pooling=pooling), atol=1e-4, rtol=1e-4)
     card = (tmp_path / "st" / "README.md").read_text()
     assert "library_name: sentence-transformers" in card and "SentenceTransformer(" in card
+
+
+def test_a_model_of_pairs_and_its_losses_are_those_of_sentence_transformers(tmp_path: Path) -> None:
+    package = pytest.importorskip("sentence_transformers", reason="needs: pip install 'electra[embed]'")
+    from sentence_transformers.sentence_transformer import losses
+
+    save(tmp_path / "tuned", "pairs", length=20, pretrained_length=24)
+    with pytest.raises(ConfigError, match="--pooling: its vectors were trained as means"):
+        export(tmp_path / "tuned", tmp_path / "no", form="sentence-transformers", pooling="cls")
+    export(tmp_path / "tuned", tmp_path / "st", form="sentence-transformers")
+    theirs = package.SentenceTransformer(str(tmp_path / "st"), device="cpu")
+    assert theirs.max_seq_length == 20, "as long as in fine-tuning"
+    ours = encode(to_encode(tmp_path / "tuned"), TEXTS)
+    np.testing.assert_allclose(theirs.encode(TEXTS), ours, atol=1e-4, rtol=1e-4)
+    rows = list(zip(TEXTS[:3], TEXTS[1:], strict=True))
+    cosines = [row["cosine"] for row in predict(load_finetuned(tmp_path / "tuned"), rows)]
+    similar = np.diag(theirs.similarity(theirs.encode(TEXTS[:3]), theirs.encode(TEXTS[1:])).numpy())
+    np.testing.assert_allclose(cosines, similar, atol=1e-4)
+    assert "not trained to be compared" not in (tmp_path / "st" / "README.md").read_text()
+    vectors = torch.randn(3, 8, 5, generator=torch.Generator().manual_seed(0))
+    mnrl = losses.MultipleNegativesRankingLoss(theirs, scale=20.0).compute_loss_from_embeddings(list(vectors), None)
+    mine = contrastive_loss(vectors.transpose(0, 1), torch.arange(24).view(8, 3), scale=20.0) / 8
+    assert float(mine) == pytest.approx(float(mnrl), rel=1e-5)
+    scores = torch.tensor([0.0, 1, 1, 2, 3, 3, 4, 5])
+    cosent = losses.CoSENTLoss(theirs, scale=20.0).compute_loss_from_embeddings(list(vectors[:2]), scores)
+    own = graded_loss(vectors[:2].transpose(0, 1), scores[:, None].expand(8, 2), scale=20.0) / 8
+    assert float(own) == pytest.approx(float(cosent), rel=1e-5)
 
 
 def test_the_folder_is_a_model_of_ours_too(run: Path, tmp_path: Path) -> None:

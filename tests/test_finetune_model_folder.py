@@ -27,7 +27,7 @@ from electra.fsio import sha256_file, write_json
 from electra.tasks.rows import Features, Kind
 from electra.tokenizer.codec import Tokenizer
 
-KINDS: list[Kind] = ["classify", "multilabel", "regress", "tag", "span"]
+KINDS: list[Kind] = ["classify", "multilabel", "regress", "tag", "span", "pairs"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -291,6 +291,7 @@ DAMAGES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda f: (f / "config.json").write_text("{"), "config.json: cannot be read as JSON"),
     (lambda f: (f / "config.json").write_text("[]"), "is not a JSON object"),
     (lambda f: change_config(f, model_type="bert"), "model_type is 'bert'"),
+    (lambda f: change_config(f, model_type=["electra"]), r"model_type is .\['electra'\]"),
     (lambda f: change_config(f, hidden_act="relu"), "hidden_act is 'relu', and only 'gelu'"),
     (lambda f: change_config(f, layer_norm_eps=1e-5), "layer_norm_eps is 1e-05"),
     (lambda f: change_config(f, hidden_size="64"), "hidden_size is '64', which is not a number"),

@@ -135,6 +135,7 @@ def test_promise_15_an_encoder_gives_its_hidden_states(tmp_path: Path) -> None:
         ("regress", "ElectraForSequenceClassification"),
         ("tag", "ElectraForTokenClassification"),
         ("span", "ElectraForQuestionAnswering"),
+        ("pairs", "ElectraModel"),
     ],
 )
 def test_promise_15_fine_tuned_models(kind: Any, architecture: str, tmp_path: Path) -> None:

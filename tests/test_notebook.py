@@ -1,13 +1,15 @@
-"""The notebook runs from its first cell to its last, on a CPU, and every cell shows something."""
+"""The notebooks run from their first cell to their last, on a CPU, and every cell shows something."""
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-NOTEBOOK = Path(__file__).parents[1] / "docs" / "notebooks" / "first-steps.ipynb"
+NOTEBOOKS = Path(__file__).parents[1] / "docs" / "notebooks"
 
 # What a notebook does with a cell: run its statements in one namespace, and show the value of a last expression.
 RUNNER = """
@@ -24,33 +26,62 @@ for cell in json.loads(sys.stdin.read()):
 """
 
 
-def cells(kind: str) -> list[str]:
-    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+def read(name: str) -> dict[str, Any]:
+    notebook: dict[str, Any] = json.loads((NOTEBOOKS / name).read_text(encoding="utf-8"))
     assert notebook["nbformat"] == 4
-    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == kind]
+    return notebook
 
 
-def test_the_notebook_runs_end_to_end(tmp_path: Path) -> None:
+def cells(name: str, kind: str) -> list[str]:
+    return ["".join(cell["source"]) for cell in read(name)["cells"] if cell["cell_type"] == kind]
+
+
+def run(name: str, folder: Path) -> list[dict[str, str]]:
+    """What each cell of a notebook shows, with the type of the value."""
     done = subprocess.run(
         [sys.executable, "-c", RUNNER],
-        input=json.dumps(cells("code")),
-        cwd=tmp_path,
+        input=json.dumps(cells(name, "code")),
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     shown = [json.loads(line) for line in done.stdout.splitlines()]
+    plain = ("str", "int", "tuple", "list", "dict")
+    assert all(one["shown"].startswith("<table>") for one in shown if one["type"] not in plain)
+    return shown
+
+
+def test_first_steps_runs_end_to_end(tmp_path: Path) -> None:
     kinds = ["str", "PreparedData", "Run", "Detection", "tuple", "FinetuneResult", "Predictions", "Exported"]
-    assert [one["type"] for one in shown] == kinds
-    assert all(one["shown"].startswith("<table>") for one in shown if one["type"] not in ("str", "tuple"))
+    assert [one["type"] for one in run("first-steps.ipynb", tmp_path)] == kinds
     assert (tmp_path / "first-steps" / "hf" / "model.safetensors").is_file()
 
 
-def test_the_notebook_is_stored_without_outputs_and_explains_each_verb() -> None:
-    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
-    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
-    assert sum(text.startswith("## ") for text in cells("markdown")) == 5
-    for verb in ("prepare", "pretrain", "load", "finetune", "export"):
-        assert any(f"electra.{verb}(" in text for text in cells("code")), verb
+def test_from_a_csv_to_a_classifier_runs_end_to_end(tmp_path: Path) -> None:
+    """The confusions are of the held-out rows, and every error shown is one."""
+    kinds = ["str", "int", "PreparedData", "Run", "FinetuneResult", "list", "dict", "list", "Predictions"]
+    shown = run("csv-to-classifier.ipynb", tmp_path)
+    assert [one["type"] for one in shown] == kinds
+    classes, confusion, errors = (ast.literal_eval(one["shown"]) for one in shown[5:8])
+    assert sum(map(sum, confusion.values())) == sum(support for *_, support in classes)
+    assert {label for label, *_ in classes} == {"text", "files"} == confusion.keys()
+    assert all(label != predicted and probability >= 0.5 for label, predicted, probability, _ in errors)
+
+
+def test_notebooks_are_stored_without_outputs() -> None:
+    for name in ("first-steps.ipynb", "csv-to-classifier.ipynb"):
+        code = [cell for cell in read(name)["cells"] if cell["cell_type"] == "code"]
+        assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+
+
+def test_the_notebooks_explain_each_verb() -> None:
+    wanted = {
+        "first-steps.ipynb": (5, ("prepare", "pretrain", "load", "finetune", "export")),
+        "csv-to-classifier.ipynb": (6, ("prepare", "pretrain", "finetune", "load")),
+    }
+    for name, (headings, verbs) in wanted.items():
+        assert sum(text.startswith("## ") for text in cells(name, "markdown")) == headings
+        for verb in verbs:
+            assert any(f"electra.{verb}(" in text for text in cells(name, "code")), (name, verb)

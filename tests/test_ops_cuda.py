@@ -65,7 +65,7 @@ def test_kernels_compile_into_registers(kernel: Kernel, tmp_path: Path) -> None:
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux" or GPU, reason="of the emulated kernels, on Linux")
-@pytest.mark.parametrize("op", ["attention", *(pytest.param(op, marks=pytest.mark.races) for op in MORE_RACES)])
+@pytest.mark.parametrize("op", ["attention", *(pytest.param(op, marks=pytest.mark.soak) for op in MORE_RACES)])
 def test_no_thread_reads_what_another_writes_at_the_same_time(op: str) -> None:
     """Under the compiler's race detector, which must not load late and knows some thousand threads: in processes."""
     library = subprocess.run(

@@ -15,6 +15,9 @@ from ops_cases import CASES, Case, Inputs
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+IN_SOAK = ("100 tokens, width 256", "two launches, width 64, one a launch", "100 tokens, cuda attention")
+"""Cases of emulated CUDA kernels that take seconds, beside others of the same kernels."""
+
 
 def backends_of(case: Case) -> list[str]:
     if case.only:
@@ -32,7 +35,9 @@ def parameters() -> list[Any]:
             dtypes = {"cpp": [*single, torch.bfloat16], "cuda": gpu}.get(
                 backend, gpu if GPU else [*single, torch.float16]
             )
-            marks = [] if backend == "cpp" else GPU_MARK
+            marks = [] if backend == "cpp" else list(GPU_MARK)
+            if case.name in IN_SOAK and backend == "cuda" and not GPU:
+                marks.append(pytest.mark.soak)
             for dtype in dtypes if case.half else single:
                 name = f"{case.op}-{backend}-{str(dtype).removeprefix('torch.')}-{case.name}"
                 made.append(pytest.param(case, backend, dtype, marks=marks, id=name))

@@ -25,7 +25,7 @@ def trainer(name: str, micro: int, kind: str, ops: Ops) -> Trainer:
     [
         ("triton", "rtd", 3, "transformer"),
         ("triton", "rtd-15", 4, "uniform"),
-        ("triton", "all-tokens-mlm", 4, "transformer"),
+        pytest.param("triton", "all-tokens-mlm", 4, "transformer", marks=pytest.mark.soak),
         ("triton", "electric", 4, "two-tower"),
         ("triton", "mlm", 4, "transformer"),
         ("cpp", "rtd", 4, "transformer"),

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -195,6 +196,19 @@ def test_promise_14_a_finished_run_is_left_alone(
     assert pretrain(config, data=data, out=whole) == whole
     assert capfd.readouterr().err == f"{whole}: finished at step {STEPS}; nothing to do\n"
     assert times(whole) == before
+
+
+def test_defect_a_kill_behind_the_last_save_left_a_checkpoint_too_many_for_ever(
+    tmp_path: Path, data: Path, config: Config, whole: Path
+) -> None:
+    """The folder as the kill leaves it: all checkpoints that are kept, and the one that was to go."""
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    kept = store.steps(run)
+    assert len(kept) == config.checkpoint.keep
+    shutil.copytree(kept[0], store.checkpoint_path(run, 1))
+    pretrain(config, data=data, out=run)
+    assert store.steps(run) == kept and weights(run) == weights(whole)
 
 
 def test_promise_14_a_changed_config_is_refused_with_what_changed(tmp_path: Path, data: Path, whole: Path) -> None:

@@ -45,6 +45,31 @@ def test_a_run_too_short_to_help_is_called_that(tmp_path: Path, untrained: float
     assert ("too short for pre-training to help" in page_of(run).text) is too_short
 
 
+@pytest.mark.parametrize(
+    ("loss", "untrained", "word"),
+    [(0.3, 0.4375, "Yes"), (0.5, 0.4375, "Partly"), (0.3, 0.8, "Partly"), (0.5, 0.8, "No")],
+)
+def test_a_demo_that_went_on_from_a_model_shows_three(tmp_path: Path, loss: float, untrained: float, word: str) -> None:
+    entries = lines()
+    evaluations = [entry for entry in entries if entry["kind"] == "eval"]
+    evaluations[-1]["eval/rtd_loss"] = loss
+    found = results() | {"start": "electra:tiny"}
+    found["bundled"] = found["pretrained"] | {"accuracy": 0.75}
+    found["untrained"]["accuracy"] = untrained
+    found["task"]["examples"][0]["bundled"] = "torch"
+    run = make_run(tmp_path / "run", entries)
+    (run / "demo.json").write_text(json.dumps(found))
+    page = page_of(run)
+    moved = "lowered" if loss < 0.4 else "did not lower"
+    assert f"{word}. " in page.text and f"{moved} its held-out RTD loss: 0.400 before, {loss:.3f} after" in page.text
+    assert "the adapted encoder gives 81.2% right answers, electra:tiny as it is 75.0%" in page.text
+    assert f"81.2% vs 75.0% and {untrained:.1%}" in page.text and "electra:tiny says" in page.text
+    bars = next(
+        str(attributes.get("aria-label")) for tag, attributes in page.tags if tag == "svg" and "Bar" in str(attributes)
+    )
+    assert bars == f"Bar chart. Right answers: untrained {untrained:.1%}, electra:tiny 75.0%, adapted 81.2%."
+
+
 @pytest.mark.parametrize("missing", ["folder", "tuned", "corpus", "task", "pretrained", "untrained"])
 def test_promise_20_a_demo_that_says_less_is_shown(tmp_path: Path, missing: str) -> None:
     run = make_run(tmp_path / "run", lines())

@@ -196,19 +196,20 @@ def test_promise_04_stopping_at_every_step(tmp_path: Path, data: Path, config: C
     assert tiny_runs.times(out) == before, "a finished run is left alone"
 
 
-@pytest.mark.parametrize("killed_after", [3, FIRST, 9])
-def test_promise_04_kill_9_in_either_stage(killed_after: int, tmp_path: Path, data: Path, config: Config) -> None:
-    """Killed after a checkpoint of the first stage, after its last one, and after one of the second."""
+def test_promise_04_kill_9_in_either_stage(tmp_path: Path, data: Path, config: Config) -> None:
+    """Killed after a checkpoint of the first stage, after its last one, and after one of the second: one run."""
     once, out = tmp_path / "once", tmp_path / "run"
     untouched = tiny_runs.start(tiny_runs.command(data, once, *OVERRIDES))
     output = untouched.communicate(timeout=120)[0]
     assert untouched.returncode == 0, output
     arguments = tiny_runs.command(data, out, *OVERRIDES)
-    process = tiny_runs.start(arguments)
-    tiny_runs.wait_for(store.checkpoint_path(out, killed_after).exists, process)
-    process.kill()
-    output = process.communicate(timeout=60)[0]
-    assert process.returncode == -signal.SIGKILL, output
+    for killed_after in (3, FIRST, 9):
+        assert not store.checkpoint_path(out, killed_after).exists(), "killed too late to show anything"
+        process = tiny_runs.start(arguments)
+        tiny_runs.wait_for(store.checkpoint_path(out, killed_after).exists, process)
+        process.kill()
+        output = process.communicate(timeout=60)[0]
+        assert process.returncode == -signal.SIGKILL, output
     assert not store.checkpoint_path(out, FIRST + SECOND).exists(), "killed too late to show anything"
     again = tiny_runs.start(arguments)
     output = again.communicate(timeout=120)[0]
@@ -285,8 +286,8 @@ def test_a_few_steps_lower_the_loss_of_each_stage(compute: torch.dtype) -> None:
             separator=None,
         )
         values = []
-        for _ in range(40):
-            step(rows, 3e-3)
+        for _ in range(20):
+            step(rows, 6e-3)
             values.append(stage.objective.means(step.read())["loss"])
         assert values[-1] < 0.8 * values[0], (stage.title, values[0], values[-1])
         tensors = held.tensors()["model"]

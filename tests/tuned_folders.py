@@ -23,6 +23,7 @@ LABELS: dict[Kind, tuple[str, ...]] = {
     "regress": (),
     "tag": ("O", "B-WHO", "E-WHO", "I-WHO", "S-WHO"),
     "span": (),
+    "pairs": (),
 }
 
 
@@ -30,6 +31,7 @@ def make_tuned(kind: Kind, *, seed: int = 0, config: ModelConfig = SIZE, **chang
     """A network with random weights, norms and biases included, and what its folder says about it."""
     about = About(task=kind, title=kind.upper(), kind=kind, labels=LABELS[kind], length=24, seed=seed)
     about = replace(about, scale=5.0 if kind == "regress" else 1.0, max_query=8, doc_stride=6)
+    about = replace(about, pairs=kind == "pairs")
     about = replace(about, **changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
