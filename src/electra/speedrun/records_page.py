@@ -39,10 +39,10 @@ def page(records: Sequence[Record]) -> str:
     )
     parts = ["# Records", _PROTOCOL.rstrip(), "## Scores"]
     if not shown:
-        return "\n\n".join([*parts, _table(SCORE_COLUMNS, ()), "There is no record yet."]) + "\n"
+        return "\n\n".join([*parts, markdown_table(SCORE_COLUMNS, ()), "There is no record yet."]) + "\n"
     runs = list({slug(record): record for record in shown}.values())
-    parts += [_table(SCORE_COLUMNS, map(_scores, shown)), *_notes(shown)]
-    parts += ["## Cost and held-out figures", _table(COST_COLUMNS, map(_cost, runs)), "## Runs"]
+    parts += [markdown_table(SCORE_COLUMNS, map(_scores, shown)), *_notes(shown)]
+    parts += ["## Cost and held-out figures", markdown_table(COST_COLUMNS, map(_cost, runs)), "## Runs"]
     for record in runs:
         parts += _run(record)
     return "\n\n".join(parts) + "\n"
@@ -123,7 +123,8 @@ def _link(record: Record) -> str:
     return f"[{record.title}, seed {record.seed}](#{anchor})"
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    words = {"run", "scored by"}
+def markdown_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A table in Markdown, its figures to the right."""
+    words = {"run", "scored by", "trial", "changes"}
     rule = tuple("---" if name in words else "---:" for name in head)
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))

@@ -14,6 +14,7 @@ from electra.progress import say, scaled
 from electra.reproduce.workers import Worker, side_by_side
 from electra.speedrun.entry import DEFAULT_ENTRY, load_entry
 from electra.speedrun.record import FILE, Record, append, read
+from electra.speedrun.records_page import markdown_table
 
 RUNS, LOGS = "runs", "logs"
 MAX_BYTES = 1 << 20
@@ -82,7 +83,7 @@ def screen(
 def table(trials: Sequence[Trial]) -> str:
     """The trials as a Markdown table, then the failures with their reasons."""
     head = ("trial", "GLUE-5", "std", "CoLA", "SST-2", "MRPC", "STS-B", "RTE", "RTD loss", "AUC", "tokens", "changes")
-    rows = [head, ("---", *["---:"] * (len(head) - 2), "---")]
+    rows = []
     for trial in trials:
         if (record := trial.record) is not None:
             scores = record.scores
@@ -98,7 +99,7 @@ def table(trials: Sequence[Trial]) -> str:
     failed = [
         f"- {trial.name} ({' '.join(trial.changes)}) failed: {trial.failure}" for trial in trials if trial.failure
     ]
-    return "\n".join(["| " + " | ".join(row) + " |" for row in rows] + (["", *failed] if failed else []))
+    return "\n".join([markdown_table(head, rows), *(["", *failed] if failed else [])])
 
 
 def _run(workers: Sequence[Worker], logs: Path, failures: dict[str, str]) -> None:
