@@ -258,7 +258,7 @@ DEVICE void tma_load(char* to, const TensorMap& map, int sequence, int row, int 
   if (runs_late()) own.loads.push_back(copy);
   else copy();
 }
-DEVICE void tma_prefetch(const TensorMap&, int, int) {}
+DEVICE void tma_prefetch(const TensorMap&, int, int, int = 0) {}
 DEVICE void prefetch_l2(const void*) {}
 DEVICE void tma_store(const char* from, const TensorMap& map, int sequence, int row, int column) {
   auto each = [=](auto work) {
@@ -276,9 +276,10 @@ DEVICE void tma_store(const char* from, const TensorMap& map, int sequence, int 
                     },
                     {}});
 }
+template <int PENDING = 0>
 DEVICE void tma_store_wait_read() {
-  for (auto& one : stores)
-    if (one.data.empty()) one.read(one.data);
+  for (size_t i = 0; i + PENDING < stores.size(); i++)
+    if (stores[i].data.empty()) stores[i].read(stores[i].data);
 }
 DEVICE void tma_store_wait_all() {
   tma_store_wait_read();

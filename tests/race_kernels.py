@@ -1,6 +1,6 @@
 """Run CUDA kernels on the CPU under the race detector; `test_ops_cuda` reads the log.
 
-python race_kernels.py attention|linear_gelu|"width 64"|"width 256"|linear_cross_entropy
+python race_kernels.py attention|linear_gelu|"width 64"|"width 256"|"width 256, backward"|linear_cross_entropy
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ CASES = {
         stack_of(1, 70, 256, 4, 1024, 0.1, 0.1, layers=1),
         {"cuda": {"kernels": "width 256"}},
         gradients=False,
+    ),
+    "width 256, backward": Case(
+        "encoder_stack",
+        "",
+        stack_of(1, 70, 256, 4, 1024, 0.1, 0.1),
+        {"cuda": {"kernels": "width 256, backward"}},
     ),
 }
 DRAW = Draw(torch.bfloat16, "cpu")

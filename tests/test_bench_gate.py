@@ -12,10 +12,11 @@ from click.testing import CliRunner
 from tiny_runs import make_data
 from torch import Tensor
 
-from electra.bench import bitwise, gate, op_gains
+from electra.bench import bitwise, gate, op_gains, stack_check
 from electra.bench.gate import Check, table
 from electra.bench.gradient_check import TILE, GradientCheck
 from electra.bench.ours import SPECIALS, random_rows
+from electra.bench.planted_faults import with_fault
 from electra.config.load import load
 from electra.ops import Chosen, Ops
 from electra.train.execution import Execution, plan_execution
@@ -82,6 +83,48 @@ def test_replays_are_compared_bit_by_bit() -> None:
 def test_the_table_names_what_failed() -> None:
     shown = table([Check("replays", "3", "0", False), Check("tests", "2 passed", "none fails", True)])
     assert "| replays | 3 | 0 | FAIL |" in shown and "| tests | 2 passed | none fails | pass |" in shown
+
+
+def test_a_stack_that_differs_now_and_then_is_seen() -> None:
+    """Kernels by op on a CPU, with one element of one sequence's gradient off in one of three repetitions."""
+    pytest.importorskip("triton", reason="kernels are written in Triton")
+    from ops_backends import STACKS
+
+    healthy, calls = STACKS["short"], iter(range(100))
+    stack = stack_check.make_stack(2, 16, 1, device=CPU, dtype=torch.float32, width=16, heads=1)
+
+    def backward(*arguments: Any) -> Tensor:
+        gradient_TD = healthy.backward(*arguments)
+        gradient_TD[20, 5] *= 1 + 1e-6 * (next(calls) == 2)  # the second repetition: a pass before them makes buffers
+        return gradient_TD
+
+    repetitions, sequences = stack_check.repeat(stack, replace(healthy, backward=backward), 3)
+    assert (repetitions.figure, repetitions.passed, sequences.figure) == ("1", False, "1")
+    wrong = replace(healthy, backward=lambda *arguments: 1.2 * healthy.backward(*arguments))
+    assert [check.passed for check in stack_check.compare(stack, wrong, healthy)] == [True, False, True]
+
+
+def test_the_stack_check_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack_check.hardware, "device", lambda name: CPU)  # a GPU before Hopper would do as well
+    done = CliRunner().invoke(stack_check.command, [])
+    assert "the kernels do not run here: " in str(done.exception)
+
+
+def test_changed_stacks_take_what_every_stack_does() -> None:
+    """On a CPU their kernels are those by op: the same bits as without a change."""
+    pytest.importorskip("triton", reason="kernels are written in Triton")
+    from ops_backends import triton_ops
+
+    stack = stack_check.make_stack(1, 16, 1, device=CPU, dtype=torch.float32, width=16, heads=1)
+    runs = (op_gains._stack_without("layers", 256), op_gains._other_backward())
+    changed = [op_gains._with_stack(triton_ops(), run, "changed") for run in runs]
+    masks = {"lengths_B": stack.lengths_B, "spans": None, "hidden_LL": None}
+    with torch.no_grad():
+        outputs = [
+            ops.encoder_stack(stack.x_BLD, list(stack.layers), **masks, keys_B=stack.keys_B, recompute=False)
+            for ops in (triton_ops(), *changed, with_fault(triton_ops(), "tile-early", CPU))
+        ]
+    assert all(torch.equal(one, outputs[0]) for one in outputs[1:])
 
 
 def test_gains_of_single_ops() -> None:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,37 +29,58 @@ HOPPER = ANY_GPU | {"linear_cross_entropy._finish_kernel", "linear_cross_entropy
 LONG = {f"attention_long.{name}_kernel" for name in ("_forward", "_backward_keys", "_backward_queries")}
 
 
-def soak(*case: Any) -> Any:
-    """A case that `make soak` compiles."""
-    return pytest.param(*case, marks=pytest.mark.soak)
+CASES: list[tuple[int, tuple[str, ...], set[str]]] = [
+    (80, ("small",), STEP),
+    (89, ("small",), STEP),
+    (90, ("small",), HOPPER),
+    (89, ("small", "data.length=256"), LONG),
+]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("architecture", "arguments", "expected"),
-    [
-        (80, ("small",), STEP),
-        (89, ("small",), STEP),
-        (90, ("small",), HOPPER),
-        (89, ("small", "data.length=256"), LONG),
-        soak(80, ("base",), LONG),
-        soak(86, ("small",), STEP),
-        soak(89, ("base",), LONG),
-        soak(90, ("base",), LONG),
-        soak(90, ("small", "data.layout=packed"), LONG),
-        soak(90, ("small", "data.length=12"), {"choose_masked._choose_kernel"}),  # one masked position a sequence
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
-)
-def test_every_kernel_of_a_step_compiles_and_fits(
-    architecture: int, arguments: tuple[str, ...], expected: set[str]
-) -> None:
+def compiled(*cases: tuple[int, tuple[str, ...]]) -> list[list[tuple[str, int]]]:
+    """The kernels of each case, with the shared memory that a program of it takes."""
     script = Path(__file__).with_name("compile_kernels.py")
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join([str(script.parent), *sys.path])
-    command = [sys.executable, script, str(architecture), *arguments]
+    command = [sys.executable, str(script), *(f"{architecture} {' '.join(given)}" for architecture, given in cases)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    made = [line.split() for line in done.stdout.splitlines()]
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return [
+        [(name, int(shared)) for case, name, shared in lines if int(case) == number] for number in range(len(cases))
+    ]
+
+
+@pytest.fixture(scope="module")
+def together() -> list[list[tuple[str, int]]]:
+    """What the cases of every run of the tests compile, in one process."""
+    return compiled(*(case[:2] for case in CASES))
+
+
+def check(architecture: int, made: list[tuple[str, int]], expected: set[str]) -> None:
     assert expected <= {name for name, _ in made}, sorted(expected - {name for name, _ in made})
-    assert not [name for name, shared in made if int(shared) > SHARED_BYTES[architecture]]
+    assert not [name for name, shared in made if shared > SHARED_BYTES[architecture]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: "-".join((str(CASES[n][0]), *CASES[n][1])))
+def test_every_kernel_of_a_step_compiles_and_fits(number: int, together: list[list[tuple[str, int]]]) -> None:
+    architecture, _, expected = CASES[number]
+    check(architecture, together[number], expected)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("architecture", "arguments", "expected"),
+    [
+        (80, ("base",), LONG),
+        (86, ("small",), STEP),
+        (89, ("base",), LONG),
+        (90, ("base",), LONG),
+        (90, ("small", "data.layout=packed"), LONG),
+        (90, ("small", "data.length=12"), {"choose_masked._choose_kernel"}),  # one masked position a sequence
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
+)
+def test_other_steps_compile_and_fit(architecture: int, arguments: tuple[str, ...], expected: set[str]) -> None:
+    check(architecture, *compiled((architecture, arguments)), expected)

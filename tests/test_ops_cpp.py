@@ -268,8 +268,16 @@ def test_without_a_compiler_the_reference_runs(monkeypatch: pytest.MonkeyPatch) 
     assert all("no C++ compiler" in chosen[name].reason for name in CPP_OPS)
 
 
+@pytest.fixture
+def short_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that is compiled in a second: where it is kept does not depend on what is in it."""
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "sources" / "one.cpp").write_text('extern "C" int answer() { return 42; }\n', encoding="utf-8")
+    monkeypatch.setattr(library, "SOURCES", tmp_path / "sources")
+
+
 @needs_compiler
-@pytest.mark.usefixtures("afresh")
+@pytest.mark.usefixtures("afresh", "short_source")
 def test_the_library_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert not library.missing()
@@ -285,7 +293,7 @@ def test_the_library_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @needs_compiler
-@pytest.mark.usefixtures("afresh")
+@pytest.mark.usefixtures("afresh", "short_source")
 def test_without_a_cache_the_same_ops_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled for this process alone: another implementation would end with other weights, without a word."""
     (tmp_path / "electra").write_text("a file", encoding="utf-8")

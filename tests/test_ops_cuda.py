@@ -23,10 +23,11 @@ from electra.ops.cuda.compiler import SOURCES, Kernel
 pytestmark = GPU_MARK
 KERNELS = (
     attention.FORWARD, attention.BACKWARD, encoder_width64.FORWARD, encoder_width64.BACKWARD, gelu_mlp.UP_FORWARD,
-    gelu_mlp.DOWN_BACKWARD, encoder_width256.FORWARD, cross_entropy.FORWARD, cross_entropy.BACKWARD,
+    gelu_mlp.DOWN_BACKWARD, encoder_width256.FORWARD, encoder_width256.BACKWARD, cross_entropy.FORWARD,
+    cross_entropy.BACKWARD,
 )  # fmt: skip
 HERE = Draw(torch.bfloat16, "cuda" if GPU else "cpu")
-MORE_RACES = ("linear_gelu", "width 64", "width 256", "linear_cross_entropy")
+MORE_RACES = ("linear_gelu", "width 64", "width 256", "width 256, backward", "linear_cross_entropy")
 """Beside attention, which `make test` runs; `make soak` runs them all."""
 
 

@@ -15,7 +15,11 @@ from ops_cases import CASES, Case, Inputs
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-IN_SOAK = ("100 tokens, width 256", "two launches, width 64, one a launch", "100 tokens, cuda attention")
+IN_SOAK = (
+    "100 tokens, width 256", "two launches, width 64, one a launch", "100 tokens, cuda attention",
+    "two launches, width 256, one a launch",
+    *(f"{case}, width 256, backward" for case in ("128 tokens", "two sequences", "three layers", "recomputed")),
+)  # fmt: skip
 """Cases of emulated CUDA kernels that take seconds, beside others of the same kernels."""
 
 

@@ -12,8 +12,9 @@ from ops_backends import GPU, GPU_MARK, HERE, STACKS, close, exact, reference_op
 from torch import Tensor, nn
 
 from electra.batches.sequences import document_spans
+from electra.bench import stack_check
 from electra.model.layers import Layer
-from electra.ops.dispatch import StackShape, cuda_missing, stack_plan
+from electra.ops.dispatch import WIDTH256_LAYERS, StackShape, cuda_missing, stack_plan
 from electra.ops.triton.encoder_stack import encoder_stack
 from electra.ops.triton.stack_buffers import Activations
 from electra.train.state import Master
@@ -135,7 +136,7 @@ def test_which_kernels_run_a_stack_on_hopper() -> None:
         pytest.skip(lacks)
     small, tiny = StackShape(128, 128, 256, 4, 1024, False), StackShape(64, 128, 64, 1, 256, False)
     parts = {"attention": "cuda", "linear_gelu": "cuda"}
-    assert stack_plan(small, device) == {"layers": "cuda (width 256, forward)", **parts}
+    assert stack_plan(small, device) == {"layers": WIDTH256_LAYERS, **parts}
     assert stack_plan(tiny, device)["layers"] == "cuda (width 64)"
     for shape in (
         replace(small, sequences=90),
@@ -147,5 +148,18 @@ def test_which_kernels_run_a_stack_on_hopper() -> None:
         replace(tiny, ffn=192),
     ):
         assert stack_plan(shape, device)["layers"] == "by op", shape
-    assert stack_plan(replace(small, sequences=512), device)["layers"] == "cuda (width 256, forward)"
+    assert stack_plan(replace(small, sequences=512), device)["layers"] == WIDTH256_LAYERS
     assert stack_plan(replace(small, documents=True), device)["attention"] == "triton (long)"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="needs a CUDA device")
+def test_all_sequences_and_layers_of_width_256_have_the_same_bits_each_time() -> None:
+    """What is read too early once in thousands of passes is not seen in two sequences."""
+    device = torch.device("cuda", 0)
+    if lacks := cuda_missing(device):
+        pytest.skip(lacks)
+    stack = stack_check.make_stack(128, 128, 12, device=device, dtype=torch.bfloat16)
+    fused, by_op = STACKS["width 256, backward"], STACKS["width 256"]
+    checks = stack_check.compare(stack, fused, by_op) + stack_check.repeat(stack, fused, 100)
+    assert all(check.passed for check in checks), checks

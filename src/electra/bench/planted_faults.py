@@ -35,7 +35,9 @@ def _early(ops: Ops, counter: Tensor) -> Any:
     """In one of 3,000 passes of a sequence through a layer's backward, a tile of its gradient is another's."""
     from electra.ops.triton.encoder_stack import encoder_stack
 
-    def run(x_BLD: Tensor, layers: Sequence[Any], *, spans: Any, hidden_LL: Any, **others: Any) -> Tensor:
+    def run(
+        x_BLD: Tensor, layers: Sequence[Any], *, spans: Any, hidden_LL: Any, rotation_2LH: None, **others: Any
+    ) -> Tensor:
         (sequences, length, width), first = x_BLD.shape, layers[0]
         shape = StackShape(sequences, length, width, first.heads, len(first.up.weight), spans is not None)
         kernels = stack_kernels(shape, x_BLD.device)

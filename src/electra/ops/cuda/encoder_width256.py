@@ -1,7 +1,10 @@
-"""Encoder layers of width 256, forward in one kernel, in bf16: a block runs a whole sequence through all of them.
+"""Encoder layers of width 256, in bf16: forward in one kernel, backward in one from attention to attention.
 
-A sequence of at most 128 tokens stays in one multiprocessor's shared memory, and weights stream past it by TMA. What
-the backward of single layers reads is written out. The source is `encoder_width256_forward.cu`.
+A sequence of at most 128 tokens stays in one multiprocessor's shared memory, and weights stream past it by TMA.
+Forward, a block runs a whole sequence through all layers; what any backward reads is written out. Backward, a block
+runs a sequence from the gradient of one layer's q, k and v to that of the context of the layer below. Attention's own
+backward is a kernel between two of these: its tiles do not fit beside the others.
+The sources are `encoder_width256_forward.cu` and `encoder_width256_backward.cu`.
 Reference: `model.layers.Layer` over `reference/`.
 
 Shapes: B sequences, T = B·L tokens, D width, F inner width, K layers.
@@ -17,16 +20,22 @@ from torch import Tensor
 
 from electra.ops import NORM_EPS
 from electra.ops.cuda import driver
+from electra.ops.cuda.attention import attention_backward
 from electra.ops.cuda.compiler import MAX_LENGTH, TILE_BYTES, Kernel
 from electra.ops.cuda.driver import TmaTiles, aligned, launch
 from electra.ops.cuda.encoder_width64 import dropout_arguments
-from electra.ops.triton.stack_buffers import Activations, LayerWeights, StackInputs
+from electra.ops.triton.stack_buffers import Activations, GradientBuffers, LayerWeights, PartialSums, StackInputs
 
 WIDTH, HEADS, FFN = 256, 4, 1024
 MAX_LAYERS = 12
 """That the kernel's arguments have space for."""
 FORWARD = Kernel(
     "encoder_width256_forward", "encoder_width256_forward", 14 * TILE_BYTES + 192 + 512 + 2048,
+    threads=384, blocks_per_multiprocessor=1,
+)  # fmt: skip
+
+BACKWARD = Kernel(
+    "encoder_width256_backward", "encoder_width256_backward", 14 * TILE_BYTES + 256 + 512 + 2048,
     threads=384, blocks_per_multiprocessor=1,
 )  # fmt: skip
 
@@ -48,6 +57,61 @@ def forward(
             attention.keys_B is not None, output.keys_B is not None,
         )  # fmt: skip
         x_TD = out_KTD[group][-1]
+
+
+def backward(
+    gradient_TD: Tensor, layers: list[LayerWeights], first: int, inputs: StackInputs, saved: Activations,
+    buffers: GradientBuffers, sums: PartialSums,
+) -> Tensor:  # fmt: skip
+    """A `stack_buffers.BackwardLayers`."""
+    d_context = torch.empty_like(gradient_TD)
+    gradient, above = gradient_TD, None
+    for place in reversed(range(len(layers))):
+        weights, number, activations = layers[place], first + place, saved.part(place)
+        # The layer above left the gradient of its residual, and attention that of q, k and v.
+        _backward_to_context(
+            gradient, above, weights, number, inputs, activations, buffers.part(place), sums.part(place), d_context
+        )
+        attention_backward(
+            activations.qkv_KTW, d_context, activations.context_KTD, activations.lse_KTN, inputs.lengths_B, None,
+            inputs.dropouts(number)[0], length=inputs.length, heads=HEADS, sums=sums.qkv_KBW[place],
+        )  # fmt: skip
+        gradient, above = activations.sum1_KTD, (activations.qkv_KTW, weights.qkv_WD)
+    assert above is not None
+    return gradient.addmm_(*above)
+
+
+def norm_rows(sequences: int, tokens: int, width: int) -> int:
+    """How many rows of partial sums `backward` writes for a norm: one for each half of a sequence."""
+    return 2 * sequences
+
+
+def gelu_rows(sequences: int, tokens: int, ffn: int) -> int:
+    """How many it writes for the bias before the GELU."""
+    return 4 * sequences
+
+
+def _backward_to_context(
+    gradient_TD: Tensor, above: tuple[Tensor, Tensor] | None, weights: LayerWeights, number: int, inputs: StackInputs,
+    saved: Activations, buffers: GradientBuffers, sums: PartialSums, d_context: Tensor,
+) -> None:  # fmt: skip
+    """Backward of a layer as far as attention's context, from the gradient of its output.
+
+    With a layer `above`, that is `gradient_TD` plus the product of its d_qkv and its weight. Fills `buffers`, `sums` of
+    the norms and of `up`, and `d_context`; `sum1_KTD` gets the gradient that bypasses attention.
+    """
+    d_qkv_TW, qkv_WD = (saved.qkv_KTW, weights.qkv_WD) if above is None else above
+    matrices = [aligned(weight) for weight in (qkv_WD, weights.down_DF, weights.up_FD, weights.out_DD)]
+    read = (gradient_TD, d_qkv_TW, saved.sum2_KTD, saved.sum1_KTD, saved.preact_KTF)
+    written = (*buffers, d_context)
+    _, output, mlp = inputs.dropouts(number)
+    launch(
+        BACKWARD, inputs.sequences, *(TmaTiles(matrix, MAX_LENGTH // 2) for matrix in matrices),
+        *(_tiles(array, inputs) for array in (*read, *written)), saved.sum1_KTD,
+        saved.mean2_KT, saved.rstd2_KT, weights.gamma2_D, saved.mean1_KT, saved.rstd1_KT, weights.gamma1_D,
+        sums.norm1_KPN, sums.norm2_KPN, sums.up_KPF, output.keys_B, above is not None, inputs.length,
+        output.address, mlp.address, output.threshold, output.scale,
+    )  # fmt: skip
 
 
 def _tiles(array: Tensor, inputs: StackInputs) -> TmaTiles:

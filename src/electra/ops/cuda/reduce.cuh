@@ -40,10 +40,10 @@ DEVICE void unpack_bf16(float (&x)[2 * N], const u32* pairs) {
   }
 }
 
-// Sums over a warp's 16 rows of 8 N columns, into `sums` (8 N,) in shared memory. In each of three steps a thread sends
-// half of its columns to another and adds what it receives of the half that it keeps.
+// Sums over a warp's 16 rows of 8 N columns; thread `lane` gets those of the columns `reduced_column<N>(0 .. N / 4 - 1)`.
+// In each of three steps a thread sends half of its columns to another and adds what it receives of the half it keeps.
 template <int N>
-DEVICE void column_sums(const float (&c)[N][4], float* sums, int lane) {
+DEVICE void reduce_columns(float (&totals)[N / 4], const float (&c)[N][4], int lane) {
   float v[2 * N];
 #pragma unroll
   for (int n = 0; n < N; n++) {
@@ -62,9 +62,20 @@ DEVICE void column_sums(const float (&c)[N][4], float* sums, int lane) {
       v[i] = own + shuffle_xor(sent, lanes);
     }
   }
-  int first = 0;  // of the 2 N columns; each step has decided one bit of it
 #pragma unroll
-  for (int step = 0; step < 3; step++) first += (lane & (16 >> step)) ? N >> step : 0;
+  for (int i = 0; i < N / 4; i++) totals[i] = v[i];
+}
+template <int N>
+DEVICE int reduced_column(int i, int lane) {
 #pragma unroll
-  for (int i = 0; i < N / 4; i++) sums[(first + i) / 2 * 8 + (lane & 3) * 2 + (first + i) % 2] = v[i];
+  for (int step = 0; step < 3; step++) i += (lane & (16 >> step)) ? N >> step : 0;  // each step has decided one bit
+  return i / 2 * 8 + (lane & 3) * 2 + i % 2;
+}
+// The same into `sums` (8 N,) in shared memory.
+template <int N>
+DEVICE void column_sums(const float (&c)[N][4], float* sums, int lane) {
+  float totals[N / 4];
+  reduce_columns(totals, c, lane);
+#pragma unroll
+  for (int i = 0; i < N / 4; i++) sums[reduced_column<N>(i, lane)] = totals[i];
 }

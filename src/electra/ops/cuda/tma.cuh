@@ -46,12 +46,16 @@ DEVICE void tma_store(const char* from, const TensorMap& map, int sequence, int 
                : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// This thread's stores have read shared memory; have reached global memory.
-DEVICE void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// This thread's stores but for the last PENDING have read shared memory; all have reached global memory.
+template <int PENDING = 0>
+DEVICE void tma_store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
 DEVICE void tma_store_wait_all() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-// A tile of the first sequence, or 128 bytes at an address, into the L2 cache.
-DEVICE void tma_prefetch(const TensorMap& map, int row, int column) {
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(&map), "r"(column), "r"(row), "r"(0)
+// A tile, or 128 bytes at an address, into the L2 cache.
+DEVICE void tma_prefetch(const TensorMap& map, int row, int column, int sequence = 0) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(&map), "r"(column), "r"(row),
+               "r"(sequence)
                : "memory");
 }
 DEVICE void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory"); }

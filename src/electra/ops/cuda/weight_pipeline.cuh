@@ -28,14 +28,19 @@ DEVICE void init_pipeline(const WeightPipeline& pipeline) {
     mbarrier_init(pipeline.empty(i), CONSUMERS / 32);
   }
 }
-// Loads two tiles of a weight into the next stage once it is empty; `loaded` stages were filled before.
-DEVICE void load_stage(const WeightPipeline& pipeline, int& loaded, int parity, const TensorMap& weight, int row0, int row1,
-                       int column) {
+// Loads two tiles of 64 rows into the next stage once it is empty; `loaded` stages were filled before.
+DEVICE void load_stage(const WeightPipeline& pipeline, int& loaded, int parity, const TensorMap& map, int sequence,
+                       int row0, int column0, int row1, int column1) {
   int i = loaded++ % STAGES;
   mbarrier_wait(pipeline.empty(i), parity);
   mbarrier_expect_tx(pipeline.full(i), STAGE_BYTES);
-  for (int half = 0; half < 2; half++)
-    tma_load(pipeline.stage(i) + half * HALF_TILE, weight, 0, half ? row1 : row0, column, pipeline.full(i));
+  tma_load(pipeline.stage(i), map, sequence, row0, column0, pipeline.full(i));
+  tma_load(pipeline.stage(i) + HALF_TILE, map, sequence, row1, column1, pipeline.full(i));
+}
+// The same of a weight whose rows are outputs.
+DEVICE void load_stage(const WeightPipeline& pipeline, int& loaded, int parity, const TensorMap& weight, int row0, int row1,
+                       int column) {
+  load_stage(pipeline, loaded, parity, weight, 0, row0, column, row1, column);
 }
 DEVICE void release_stage(const WeightPipeline& pipeline, int i, int lane) {
   mbarrier_arrive_warp(pipeline.empty(i), lane);
@@ -61,10 +66,18 @@ DEVICE Consumer make_consumer() {
 }
 
 // Recomputed at each use: there are more descriptors than registers to hold them.
-DEVICE Descriptor recomputed_descriptor(const char* p) { return descriptor_at(opaque(shared_address(p)), 16); }
-// Starts c (64 x 128) = 64 rows of four tiles times four stages, whose rows are outputs. Two stages' products are in
-// flight before the first wait; `on_commit` is called after each of these two.
-template <class OnCommit>
+DEVICE Descriptor recomputed_descriptor(const char* p, int stride = 16) {
+  return descriptor_at(opaque(shared_address(p)), stride);
+}
+// Of a stage, or of two neighbours, whose rows, or with TRANSPOSE_B columns, are outputs; and its advance by 16 inputs.
+template <int TRANSPOSE_B>
+DEVICE Descriptor weight_descriptor(const char* p) {
+  return recomputed_descriptor(p, TRANSPOSE_B ? HALF_TILE : 16);
+}
+#define WEIGHT_ADVANCE(transpose_b) ((transpose_b) ? 128 : 2)
+// Starts c (64 x 128) = 64 rows of four tiles times four stages. Two stages' products are in flight before the first
+// wait; `on_commit` is called after each of these two.
+template <int TRANSPOSE_B = 0, class OnCommit>
 DEVICE void start_product(float (&c)[16][4], const char* tiles, const WeightPipeline& pipeline, int parity, int lane,
                           OnCommit on_commit) {
   fence_accumulators(c);
@@ -72,10 +85,11 @@ DEVICE void start_product(float (&c)[16][4], const char* tiles, const WeightPipe
   for (int i = 0; i < STAGES; i++) {
     mbarrier_wait(pipeline.full(i), parity);
     wgmma_fence();
-    Descriptor a = recomputed_descriptor(tiles + i * TILE), b = recomputed_descriptor(pipeline.stage(i));
+    Descriptor a = recomputed_descriptor(tiles + i * TILE), b = weight_descriptor<TRANSPOSE_B>(pipeline.stage(i));
 #pragma unroll
     for (int k = 0; k < 4; k++)
-      i + k ? wgmma_m64n128<0>(c, a + k * 2, b + k * 2) : wgmma_m64n128<0, 1>(c, a, b);
+      i + k ? wgmma_m64n128<TRANSPOSE_B>(c, a + k * 2, b + k * WEIGHT_ADVANCE(TRANSPOSE_B))
+            : wgmma_m64n128<TRANSPOSE_B, 1>(c, a, b);
     wgmma_commit();
     if (i < 2) on_commit(i);
     if (i == 2) {
@@ -97,6 +111,7 @@ DEVICE void multiply_tiles(float (&c)[16][4], const char* tiles, const WeightPip
   finish_product(c, pipeline, lane);
 }
 // Starts c (64 x 256) += 64 rows of two tiles times four stages, two a tile.
+template <int TRANSPOSE_B = 0>
 DEVICE void start_product(float (&c)[2][16][4], const char* tiles, const WeightPipeline& pipeline, int parity) {
   fence_accumulators(c[0]);
   fence_accumulators(c[1]);
@@ -105,9 +120,9 @@ DEVICE void start_product(float (&c)[2][16][4], const char* tiles, const WeightP
     mbarrier_wait(pipeline.full(2 * i), parity);
     mbarrier_wait(pipeline.full(2 * i + 1), parity);
     wgmma_fence();
-    Descriptor a = recomputed_descriptor(tiles + i * TILE), b = recomputed_descriptor(pipeline.stage(2 * i));
+    Descriptor a = recomputed_descriptor(tiles + i * TILE), b = weight_descriptor<TRANSPOSE_B>(pipeline.stage(2 * i));
 #pragma unroll
-    for (int k = 0; k < 4; k++) wgmma_m64n256<0>(c, a + k * 2, b + k * 2);
+    for (int k = 0; k < 4; k++) wgmma_m64n256<TRANSPOSE_B>(c, a + k * 2, b + k * WEIGHT_ADVANCE(TRANSPOSE_B));
     wgmma_commit();
   }
 }
