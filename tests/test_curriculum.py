@@ -10,8 +10,8 @@ import tiny_runs
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import Case, run_all
 from safetensors.torch import load_file
-from test_parallel import ends, pair
 from tiny import OPS, SPECIALS, VOCAB, Trainer, make_electra, make_objective, ragged_rows, tiny_config
 from tiny_runs import STEPS, losses, make_data, metric_lines, small_config, stop_at, weights
 from torch import Tensor
@@ -39,7 +39,7 @@ ALL = [
     "generator.temperature_share=0.5",
     "generator.unigram_share=0.3",
     "optim.ema=0.75",
-    "optim.matrices=muon",
+    "optim.matrices=normuon",
     "model.rotary=true",
     "data.length_start=16",
 ]
@@ -254,9 +254,9 @@ def test_evaluation_leaves_the_last_weights_as_they_were() -> None:
 
 
 def test_promise_06_two_processes_compute_what_one_does(tmp_path: Path, data: Path, whole: Path) -> None:
-    with pair(tiny_runs.command(data, tmp_path / "run", *ALL, "checkpoint.every=99")) as processes:
-        for code, said in ends(processes):
-            assert code == 0, said
+    arguments = tiny_runs.command(data, tmp_path / "run", *ALL, "checkpoint.every=99")
+    for code, said in run_all([Case("two", 2, str(tmp_path / "said"), arguments)])["two"]:
+        assert code == 0, said
     assert losses(tmp_path / "run") == pytest.approx(losses(whole), rel=1e-5)
     one, two = (store.read_weights(store.checkpoint_path(run, STEPS)) for run in (whole, tmp_path / "run"))
     for name, tensor in one.items():

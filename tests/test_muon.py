@@ -1,9 +1,10 @@
-"""Muon and the generator's own rate and clip, against steps worked out in float64."""
+"""Muon, NorMuon and the generator's own rate and clip, against steps worked out in float64."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -90,8 +91,76 @@ def test_layer_matrices_move_by_their_orthogonal_average_and_the_rest_by_adamw()
     assert moved == 2 * 2 * 4, "four matrices a layer, two layers, two encoders"
 
 
-def test_a_step_that_is_not_finite_changes_nothing() -> None:
-    config = tiny_config(optim=OptimConfig(matrices="muon"), generator=GeneratorConfig(width=0.5, clip=1.0))
+def by_the_paper(w: Tensor, gradients: list[Tensor], *, rate: float) -> Tensor:
+    """A matrix after NorMuon's steps with decay 0.1, row by row, from the paper's listing alone."""
+    average, v = torch.zeros_like(w), torch.zeros(len(w), dtype=w.dtype)
+    for g in gradients:
+        average = 0.9 * average + 0.1 * g
+        o = 0.9 * average + 0.1 * g
+        o = o / o.norm()
+        for _ in range(5):
+            o = 3.4445 * o - 4.7750 * o @ o.T @ o + 2.0315 * o @ o.T @ o @ o.T @ o
+        v = torch.stack([0.95 * v[i] + 0.05 * (row**2).mean() for i, row in enumerate(o)])
+        rows = torch.stack([row / v[i].sqrt() for i, row in enumerate(o)])
+        rows = rows * o.norm() / rows.norm()
+        w = w - rate * (0.2 * math.sqrt(max(w.shape)) * rows + 0.1 * w)
+    return w
+
+
+def test_normuon_divides_each_row_by_the_root_of_its_mean_square() -> None:
+    optim = OptimConfig(matrices="normuon", beta1=0.9, weight_decay=0.1, clip=1e9)
+    config = tiny_config(optim=optim, generator=GeneratorConfig(width=0.5, lr_scale=0.25))
+    steps, lr = [random_gradients(config, seed) for seed in range(3)], 0.01
+    for step in steps:  # rows of unlike sizes, which orthogonal updates mostly keep
+        for name in step:
+            step[name].mul_(torch.linspace(0.05, 1, len(step[name])).view(-1, *[1] * (step[name].dim() - 1)))
+    got, _ = updated(config, steps, lr)
+    plain, _ = updated(replace(config, optim=replace(optim, matrices="muon")), steps, lr)
+    for name, start in make_model(config).named_parameters():
+        if not is_layer_matrix(name):
+            assert torch.equal(got[name], plain[name])
+            continue
+        rate, parts = lr * (0.25 if name.startswith("generator") else 1.0), 3 if "qkv" in name else 1
+        gradients = [step[name].double().chunk(parts) for step in steps]
+        pieces = [
+            by_the_paper(w, [g[number] for g in gradients], rate=rate)
+            for number, w in enumerate(start.detach().double().chunk(parts))
+        ]
+        torch.testing.assert_close(got[name].double(), torch.cat(pieces), rtol=1e-4, atol=1e-6)
+        assert (got[name] - plain[name]).norm() > 0.02 * (got[name] - start).norm(), "another update than Muon's"
+
+
+@pytest.mark.parametrize("skipping", [False, True])
+def test_normuon_goes_on_from_its_saved_tensors_bit_for_bit(skipping: bool) -> None:
+    config = tiny_config(optim=OptimConfig(matrices="normuon"), generator=GeneratorConfig(width=0.5))
+    steps = [random_gradients(config, seed) for seed in range(4)]
+    if skipping:
+        steps[1]["discriminator.layers.0.up.weight"][0, 0] = math.nan
+
+    def train(gradients: list[dict[str, Tensor]], saved: dict[str, dict[str, Tensor]] | None) -> Master:
+        model = make_model(config)
+        master = Master(model, compute=torch.float32, device=CPU, scale=scales(config.optim, config.generator))
+        if saved is not None:
+            master.load(saved)
+        update = make_update(master, config.optim, config.generator, ops=host_ops())
+        update.lr.fill_(0.01)
+        for step in gradients:
+            for name, parameter in model.named_parameters():
+                parameter.grad = step[name].clone()
+            master.collect(first=True)
+            update()
+        return master
+
+    whole, begun = train(steps, None), train(steps[:2], None)
+    resumed = train(steps[2:], begun.tensors())
+    assert all(torch.equal(one, other) for one, other in zip(whole.buffers, resumed.buffers, strict=True))
+    assert torch.isfinite(whole.weights).all()
+
+
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+@pytest.mark.parametrize("matrices", ["muon", "normuon"])
+def test_a_step_that_is_not_finite_changes_nothing(matrices: Literal["muon", "normuon"], clip: float) -> None:
+    config = tiny_config(optim=OptimConfig(matrices=matrices), generator=GeneratorConfig(width=0.5, clip=clip))
     good, bad = random_gradients(config, 1), random_gradients(config, 2)
     bad["discriminator.layers.0.up.weight"][0, 0] = math.inf
     also_bad = random_gradients(config, 3)

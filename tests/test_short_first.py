@@ -1,7 +1,8 @@
-"""Short sequences first: the same tokens a step, a second layout after the change, exact resuming around it."""
+"""Short sequences first, small batches first: what each step reads, and exact resuming around every change."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,14 @@ from tiny import SPECIALS, Documents, Trainer, numbered, ragged_rows, tiny_confi
 from tiny_runs import make_data, metric_lines, small_config, stop_at, weights
 
 from electra.batches.order import Cursor
-from electra.batches.short_first import Source
+from electra.batches.short_first import Source, StepRows
 from electra.config.load import load
-from electra.config.schema import DataConfig, TrainConfig
+from electra.config.schema import Config, DataConfig, TrainConfig
 from electra.errors import ConfigError
+from electra.model.cost import train_flops
 from electra.pretrain import pretrain
-from electra.train.schedule import takes_short
+from electra.report.reading import Run
+from electra.train.schedule import TimeBudget, batch_size, takes_short
 
 
 def source(*, batch_size: int = 4) -> Source:
@@ -28,7 +31,7 @@ def source(*, batch_size: int = 4) -> Source:
 
 
 def taken(made: Source, step: int, cursor: Cursor, count: int, *, short: int) -> list[tuple[np.ndarray, Cursor]]:
-    batches = made.batches(step, cursor, is_short=lambda step: step < short)
+    batches = made.batches(step, cursor, rows_at=lambda step: StepRows(step < short, made.last.batch_size))
     found = [(batch.rows.numpy(), batch.after) for _, batch in zip(range(count), batches, strict=False)]
     batches.close()
     return found
@@ -60,6 +63,70 @@ def test_when_sequences_are_short() -> None:
     assert not takes_short(0, data=DataConfig(), train=steps, elapsed_s=0)
 
 
+GROWS = TrainConfig(batch_start=2, batch_size=8, batch_share=0.6, steps=10)
+
+
+def grown(step: int, cursor: Cursor, count: int) -> list[tuple[np.ndarray, Cursor]]:
+    made = source(batch_size=8)
+    batches = made.batches(
+        step, cursor, rows_at=lambda step: StepRows(step < 4, batch_size(step, train=GROWS, elapsed_s=0))
+    )
+    found = [(batch.rows.numpy(), batch.after) for _, batch in zip(range(count), batches, strict=False)]
+    batches.close()
+    return found
+
+
+def test_a_batch_doubles_and_goes_on_where_the_smaller_one_ended() -> None:
+    sizes = [batch_size(step, train=GROWS, elapsed_s=0) for step in range(10)]
+    assert sizes == [2] * 3 + [4] * 3 + [8] * 4
+    found = grown(0, Cursor(), 8)  # the first four steps have sequences of half the length, twice as many
+    assert [rows.shape for rows, _ in found] == [(4, 19)] * 3 + [(8, 19)] + [(4, 35)] * 2 + [(8, 35)] * 2
+    in_order, _ = source().stream(source().short).take(Cursor(), 20)
+    assert np.array_equal(np.concatenate([rows for rows, _ in found[:4]]), in_order)
+    for stop in range(1, 8):
+        for (rows, after), (again, there) in zip(found[stop:], grown(stop, found[stop - 1][1], 8 - stop), strict=True):
+            assert np.array_equal(rows, again) and after == there
+
+
+def test_when_batches_are_small() -> None:
+    timed = TrainConfig(batch_start=32, batch_size=128, batch_share=0.5, max_minutes=1.0)
+    by_clock = [batch_size(10**6, train=timed, elapsed_s=s) for s in (0, 14.9, 15, 29.9, 30, 59, 61)]
+    assert by_clock == [32, 32, 64, 64, 128, 128, 128]
+    assert batch_size(0, train=TrainConfig(batch_size=48), elapsed_s=0) == 48
+    for wrong in ("3", "96", "256"):
+        with pytest.raises(ConfigError, match=rf"train\.batch_start: {wrong} does not become .* 128 by doubling"):
+            load("small", overrides=[f"train.batch_start={wrong}"])
+
+
+def test_a_time_budget_foresees_larger_batches() -> None:
+    """A minute in which a step takes a millisecond a sequence: 15 s of 32, 15 s of 64, 30 s of 128."""
+    timed = TrainConfig(batch_start=32, batch_size=128, batch_share=0.5, max_minutes=1.0)
+    now, step, total = 0.0, 0, None
+    budget, guesses = TimeBudget(timed, elapsed=lambda: now), []
+    while step != total:
+        size = batch_size(step, train=timed, elapsed_s=now)
+        budget.follow((size, 128))
+        now, step = now + size / 1000, step + 1
+        if budget.due(step):
+            total = budget.total(step, total)
+            guesses += [] if total is None else [total]
+    truth = 15 / 0.032 + 15 / 0.064 + 30 / 0.128
+    assert guesses[0] == pytest.approx(truth, rel=0.02) and step == pytest.approx(truth, rel=0.01)
+    assert 59.5 < now < 60
+
+
+def test_what_a_growing_batch_costs() -> None:
+    config = replace(Config(), train=GROWS)
+    plain = replace(Config(), train=TrainConfig(batch_size=8, steps=10))
+    for steps, sequences in ((2, 4), (5, 14), (10, 50)):
+        found, full = train_flops(config, steps=steps), train_flops(plain, steps=steps)
+        assert found.tokens == 128 * sequences
+        assert found.real / full.real == found.paper / full.paper == pytest.approx(sequences / (8 * steps))
+    timed = replace(Config(), train=TrainConfig(batch_start=32, batch_size=128, max_minutes=1.0))
+    steps = 15 * 4 + 15 * 2 + 30  # where every token takes as long
+    assert train_flops(timed, steps=steps).tokens == 128 * (60 * 32 + 30 * 64 + 30 * 128)
+
+
 def test_a_micro_batch_has_as_many_tokens() -> None:
     """Steps of 2 x 24 and of 6 x 8 tokens in halves: the same update as in one piece."""
     config = tiny_config(dropout=0.0)
@@ -81,9 +148,24 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_data(tmp_path_factory.mktemp("prepared") / "data")
 
 
-def test_promise_04_resuming_at_the_change_is_bitwise(tmp_path: Path, data: Path) -> None:
-    config = small_config("data.length_start=16", "data.length_share=0.4", "train.steps=10", "evaluate.every=0")
+@pytest.mark.parametrize(
+    "changes",
+    [("data.length_start=16", "data.length_share=0.4"), ("train.batch_start=2", "train.batch_share=0.8")],
+    ids=["length", "batch"],
+)
+def test_promise_04_resuming_at_the_change_is_bitwise(tmp_path: Path, data: Path, changes: tuple[str, ...]) -> None:
+    config = small_config(*changes, "train.steps=10", "evaluate.every=0")
     once, out = pretrain(config, data=data, out=tmp_path / "once"), tmp_path / "run"
     stop_at(4, config, data=data, out=out)
     pretrain(config, data=data, out=out)
     assert weights(out) == weights(once) and metric_lines(out) == metric_lines(once)
+
+
+def test_tokens_of_batches_that_followed_the_clock() -> None:
+    """30 steps of 32, 20 of 64 and 10 of 128, by the times of the lines."""
+    timed = TrainConfig(batch_start=32, batch_size=128, max_minutes=1.0)
+    lines = [{"step": step, "time_s": s} for step, s in ((10, 4), (30, 14), (40, 20), (50, 29), (60, 50))]
+    config, facts = replace(Config(), train=timed), {"ledger": {"tokens": 1000, "real": 2000, "paper": 3000}}
+    run = Run(name="run", folder=Path(), config=config, facts=facts, demo=None, train=lines, evals=[], samples=[])
+    tokens = 128 * (30 * 32 + 20 * 64 + 10 * 128)
+    assert (run.cost.tokens, run.cost.real_flops, run.cost.paper_flops) == (tokens, 2 * tokens, 3 * tokens)

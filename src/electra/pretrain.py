@@ -18,17 +18,18 @@ from electra.batches.kept import describe, warnings
 from electra.batches.layout import Specials, held_out_rows, separator_of
 from electra.batches.loader import Batch, Stream
 from electra.batches.order import Cursor
-from electra.batches.short_first import Source
+from electra.batches.short_first import Source, StepRows
 from electra.checkpoint import folder, store
 from electra.checkpoint.folder import as_begun, held, note_execution, open_run, storage, verify_metrics
 from electra.checkpoint.lengthening import explain, lengthenings, noted_folder, with_goal
+from electra.checkpoint.saver import Saver
 from electra.checkpoint.tensors import all_rows
 from electra.config.schema import Config
 from electra.errors import CheckpointError, DataError
 from electra.model.cost import parameters
 from electra.model.electra import build_model
 from electra.objective.registry import Resources
-from electra.progress import detail, say
+from electra.progress import say
 from electra.records import read_record
 from electra.shards.dataset import Prepared
 from electra.shards.verification import Background
@@ -44,7 +45,7 @@ from electra.train.memory import advice
 from electra.train.meter import Line, Meter, Yardstick
 from electra.train.optim import make_update, scales
 from electra.train.parallel import World
-from electra.train.schedule import takes_short
+from electra.train.schedule import batch_size, takes_short
 from electra.train.sharding import ShardedMaster, plan_sharding
 from electra.train.stages import Stage, StageWeights, plan_stages, stage_until, stages_after, trained_names
 from electra.train.state import Master
@@ -138,6 +139,7 @@ class _Run:
         held_out = Stream(prepared.held_out, held_out_rows(config.data), specials, seed=HELD_OUT_SEED)
         count = min(config.evaluate.sequences, held_out.epoch(0).layout.count)
         self.held_out = torch.from_numpy(held_out.take(Cursor(), count)[0])
+        self.saver = Saver(out, keep=config.checkpoint.keep)
         self.telemetry: Telemetry | None = None
         self.elapsed: Callable[[], float] = lambda: 0.0
         self.free_bytes: int | None = None
@@ -152,7 +154,7 @@ class _Run:
         self._enter(self.stages[0], Position(), None)
         some = self.held_out[: self.execution.micro_batch]
         check = partial(self._evaluated, [some.to(self.device)])
-        with closing(self.source.batches(0, Cursor(), is_short=lambda step: False)) as batches:
+        with closing(self.source.batches(0, Cursor(), rows_at=lambda step: self.source.last)) as batches:
             trial = measure(self.stepper, batches, check, share=len(some) / len(self.held_out))
         return replace(trial, parameters=parameters(self.config).total, memory_bytes=hardware.memory_bytes(self.device))
 
@@ -173,6 +175,7 @@ class _Run:
                     clock = run_clock(self.out, began=began, saved_s=position.elapsed_s)
                     self.elapsed = stack.enter_context(clock)
                 self.telemetry = stack.enter_context(telemetry(self.out, self.config, position))
+                stack.callback(self.saver.close)
                 self._announce(position)
             stop = stack.enter_context(stop_on_signals())
             for stage in stages_after(self.stages, position.step):
@@ -185,7 +188,7 @@ class _Run:
 
     def _announce(self, position: Position) -> None:
         """Say where the run stands, and what its rows keep of the text."""
-        data = self.source.short if self._wants_short(position.step) else self.source.whole
+        data = self.source.short if self._own_rows(position.step).short else self.source.whole
         layout = self.source.stream(data).epoch(position.cursor.epoch).layout
         beginning = f"resuming at step {position.step}" if position.step else "starting"
         say(f"{beginning} on {self.device}; the {data.layout} layout {describe(layout, data)}")
@@ -227,7 +230,7 @@ class _Run:
     def _train(self, position: Position, stop: Stop) -> Position:
         """Train to the end of the stage or to a stop; the position reached in the run."""
         yardstick = Yardstick(flops_per_token=self.stage.flops_per_token, peak_flops=self.peak_flops)
-        with closing(self.source.batches(position.step, position.cursor, is_short=self._is_short)) as batches:
+        with closing(self.source.batches(position.step, position.cursor, rows_at=self._rows_at)) as batches:
             end = train(
                 self.stage.inside(position),
                 self._ticking(batches, position.step),
@@ -242,7 +245,9 @@ class _Run:
                 stop=stop,
                 elapsed=self.elapsed,
                 first=self.stage.start,
+                save_s=lambda: self.saver.took_s,
             )
+        self._by_leader(lambda position: self.saver.wait())(end)
         return self.stage.outside(end)
 
     def _resume(self) -> tuple[Position, Tensors | None]:
@@ -317,14 +322,18 @@ class _Run:
 
         return guarded
 
-    def _is_short(self, step: int) -> bool:
-        """Whether a step takes short sequences: by the leading process's clock, where that decides."""
-        short = self._wants_short(step)
-        timed = self.config.data.length_start and self.config.train.max_minutes
-        return self.world.any(short and self.world.leads) if timed else short
+    def _rows_at(self, step: int) -> StepRows:
+        """What rows a step has: by the leading process's clock, where that decides."""
+        rows = self._own_rows(step)
+        if not self.config.train.max_minutes:
+            return rows
+        short, size = (self.world.lead(int(value)) for value in rows)
+        return StepRows(bool(short), size or 0)
 
-    def _wants_short(self, step: int) -> bool:
-        return takes_short(step, data=self.config.data, train=self.config.train, elapsed_s=self.elapsed())
+    def _own_rows(self, step: int) -> StepRows:
+        data, train, elapsed_s = self.config.data, self.config.train, self.elapsed()
+        short = takes_short(step, data=data, train=train, elapsed_s=elapsed_s)
+        return StepRows(short, batch_size(step, train=train, elapsed_s=elapsed_s))
 
     def _ticking(self, loader: Iterable[Batch], step: int) -> Iterator[Batch]:
         for number, batch in enumerate(loader, start=step):
@@ -335,10 +344,8 @@ class _Run:
     def _save(self, position: Position) -> None:
         assert self.telemetry is not None
         with self.weights.master.gathering():
-            state = asdict(position) | {"metrics": asdict(self.telemetry.sync())}
-            tensors, keep = self.weights.tensors(), self.config.checkpoint.keep
-            saved = store.save(self.out, step=position.step, tensors=tensors, state=state, keep=keep)
-        detail(f"saved {saved}")
+            state = asdict(position) | {"metrics": asdict(self.telemetry.written())}
+            self.saver.save(step=position.step, tensors=self.weights.tensors(), state=state, first=self.telemetry.sync)
 
     def _serve(self, position: Position) -> None:
         """Send the leading process what it saves, where it does not have it all."""
@@ -353,6 +360,7 @@ class _Run:
 
     def _record(self, position: Position, line: Line) -> None:
         assert self.telemetry is not None
+        self.saver.check()
         self.telemetry.record(position, line, warmup=self._warmup(position))
 
     def _warmup(self, position: Position) -> int:

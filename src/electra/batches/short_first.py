@@ -1,7 +1,8 @@
-"""A run's batches, with short sequences at its beginning where asked for: more of them, the same tokens a step.
+"""A run's batches: with short sequences at its beginning where asked for, more of them; small at first where asked for.
 
 Short and whole sequences are two streams, each with a layout and an order of its own. Where one ends, the other begins
-with the next epoch, so that no sequence of one has the key of a sequence of the other.
+with the next epoch, so that no sequence of one has the key of a sequence of the other. A larger batch goes on where the
+smaller one ended.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from electra.batches.layout import Specials, Split
 from electra.batches.loader import Batch, Loader, Stream
@@ -18,6 +19,14 @@ from electra.config.schema import DataConfig
 
 if TYPE_CHECKING:
     import torch
+
+
+class StepRows(NamedTuple):
+    """What rows a step has."""
+
+    short: bool
+    batch_size: int
+    """In sequences of the whole length: of short ones it is as many tokens."""
 
 
 class Source:
@@ -34,7 +43,8 @@ class Source:
         device: torch.device,
         share: Callable[[int], slice],
     ) -> None:
-        self._batch_size, self._device, self._share = batch_size, device, share
+        self.last = StepRows(False, batch_size)
+        self._device, self._share = device, share
         self.whole = data
         self.short = replace(data, length=data.length_start or data.length)
         self._streams = {rows: Stream(split, rows, specials, seed=seed) for rows in (self.whole, self.short)}
@@ -43,24 +53,24 @@ class Source:
         """The sequences of the `whole` length or of the `short` one."""
         return self._streams[data]
 
-    def batches(self, step: int, cursor: Cursor, *, is_short: Callable[[int], bool]) -> Generator[Batch, None, None]:
+    def batches(self, step: int, cursor: Cursor, *, rows_at: Callable[[int], StepRows]) -> Generator[Batch, None, None]:
         """The batches after `step` steps, the last of which ended at `cursor`.
 
-        `is_short` says whether a step, by number, takes short sequences; none does after one that does not.
+        `rows_at` says what rows a step has, by number; it is not asked again after one that has the `last` ones.
         """
-        ended = step > 0 and is_short(step - 1)
-        if is_short(step):
-            with closing(self._loader(self.short, cursor)) as loader:
+        before, rows = rows_at(step - 1) if step else self.last, rows_at(step)
+        while True:
+            if before.short and not rows.short:
+                cursor = Cursor(cursor.epoch + 1)
+            with closing(self._loader(rows, cursor)) as loader:
                 for batch in loader:
-                    if not is_short(step):
+                    if rows != self.last and rows_at(step) != rows:
                         break
                     yield batch
                     step, cursor = step + 1, batch.after
-            ended = True
-        with closing(self._loader(self.whole, Cursor(cursor.epoch + 1) if ended else cursor)) as loader:
-            yield from loader
+            before, rows = rows, rows_at(step)
 
-    def _loader(self, data: DataConfig, cursor: Cursor) -> Loader:
-        rows = self._batch_size * self.whole.length // data.length
-        stream = self._streams[data]
-        return Loader(stream, cursor, batch_size=rows, device=self._device, share=self._share(rows))
+    def _loader(self, rows: StepRows, cursor: Cursor) -> Loader:
+        data = self.short if rows.short else self.whole
+        count = rows.batch_size * self.whole.length // data.length
+        return Loader(self._streams[data], cursor, batch_size=count, device=self._device, share=self._share(count))

@@ -38,9 +38,10 @@ def config_to_resume(run: Path, overrides: Iterable[str]) -> Config:
             raise ConfigError(key, f"is {old} in this run", fix=f"a run that has begun may change: {listed}")
         if key in LENGTHENS and (new < old or not old):
             raise ConfigError(key, f"{new:g} is no lengthening of this run's {old:g}", fix="use another --out")
-    if config.data.length_start and lengthens(begun, config):
-        reason = "the short sequences of a run that has begun cannot become more"
-        raise ConfigError("data.length_start", reason, fix="use another --out")
+    at_first = {"data.length_start": "short sequences", "train.batch_start": "small batches"}
+    if lengthens(begun, config) and (asked := [key for key in at_first if flatten(config)[key]]):
+        reason = f"the {at_first[asked[0]]} of a run that has begun cannot become more"
+        raise ConfigError(asked[0], reason, fix="use another --out")
     if config.train.algorithm == "two-stage":  # the first stage stays as long as it began
         first = begun.train.stage_steps[0]
         config = replace(config, train=replace(config.train, generator_steps=first))

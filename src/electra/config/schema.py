@@ -155,9 +155,9 @@ class OptimConfig:
     """Step at which the learning rate reaches 0; 0 means the end of the run."""
     decay_share: float = 1.0
     """Share of the schedule, at its end, over which the learning rate falls to 0; 1 is the paper's linear decay."""
-    matrices: Literal["adamw", "muon"] = "adamw"
+    matrices: Literal["adamw", "muon", "normuon"] = "adamw"
     """What updates the matrices of the layers. `muon`: the gradient's average made orthogonal, at AdamW's usual size;
-    everything else keeps AdamW."""
+    everything else keeps AdamW. `normuon`: the same with rows of like sizes, one a neuron."""
     beta1: float = 0.9
     """Decay of the gradient average."""
     beta2: float = 0.999
@@ -191,6 +191,12 @@ class TrainConfig:
     """Begin the second stage with the generator's weights (needs equal sizes); without it, with shared embeddings."""
     batch_size: int = 128
     """Sequences a step, over all processes."""
+    batch_start: int = 0
+    """Sequences a step at the run's beginning, which doubles until it is `train.batch_size`; 0 means that throughout.
+    The learning rate stays what it is."""
+    batch_share: float = 0.5
+    """Share of the run, in steps or of its time budget, after which the batch is `train.batch_size`; each size before
+    takes an equal part of it."""
     micro_batch: int = 0
     """Sequences a forward pass; 0 means the whole batch, in equal parts where it has more than 65,536 tokens."""
     max_minutes: float = 0.0
@@ -220,6 +226,16 @@ class TrainConfig:
     For models that do not fit one device; the same numbers up to the order of additions. May be changed."""
     timeout_s: float = 600.0
     """Seconds without an answer after which a process counts as lost and the run ends (several processes only)."""
+
+    @property
+    def batch_sizes(self) -> tuple[tuple[int, float], ...]:
+        """Sequences a step, each twice the one before, and the share of the run that is done when each ends."""
+        sizes = [self.batch_start or self.batch_size]
+        while sizes[-1] < self.batch_size:
+            sizes.append(2 * sizes[-1])
+        growing = len(sizes) - 1
+        ends = [self.batch_share * (place + 1) / growing for place in range(growing)]
+        return tuple(zip(sizes, [*ends, 1.0], strict=True))
 
     @property
     def stage_steps(self) -> tuple[int, ...]:

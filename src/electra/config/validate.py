@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from electra.config import finetune_bounds as bounds
 from electra.config.finetune import FinetuneConfig
 from electra.config.keys import flatten
 from electra.config.schema import (
@@ -46,6 +47,7 @@ _AT_LEAST = {
     "optim.weight_decay": 0,
     "train.steps": 1,
     "train.batch_size": 1,
+    "train.batch_start": 0,
     "train.micro_batch": 0,
     "train.max_minutes": 0,
     "train.log_every": 1,
@@ -99,6 +101,7 @@ _SHARES = {  # low end included?, high end included?
     "masking.masked_share": (True, True),
     "objective.contrastive_share": (False, False),
     "data.length_share": (True, True),
+    "train.batch_share": (False, True),
     "data.single_segment": (True, True),
     "data.short": (True, True),
     "optim.decay_share": (False, True),
@@ -107,34 +110,6 @@ _SHARES = {  # low end included?, high end included?
     "optim.beta2": (True, False),
     "optim.ema": (True, False),
 }
-_FINETUNE_AT_LEAST = {
-    "batch_size": 1,
-    "length": 8,
-    "weight_decay": 0,
-    "eval_every": 0,
-    "patience": 0,
-    "hold_out_seed": 0,
-    "log_every": 1,
-    "max_train_rows": 0,
-    "seed": 0,
-    "doc_stride": 1,
-    "max_query": 1,
-    "max_answer": 1,
-    "beam": 1,
-    "n_best": 1,
-}
-_FINETUNE_AT_MOST = {"batch_size": 1 << 20, "length": 1 << 20, "epochs": 1 << 20, "n_best": 1 << 20, "beam": 1 << 20}
-_FINETUNE_ABOVE = {"lr": 0, "epochs": 0, "clip": 0, "eps": 0, "cosine_scale": 0}
-_FINETUNE_SHARES = {
-    "layer_decay": (False, True),
-    "warmup": (True, False),
-    "hold_out": (True, False),
-    "dropout": (True, False),
-    "encoder_dropout": (True, False),
-    "attention_dropout": (True, False),
-    "beta1": (True, False),
-    "beta2": (True, False),
-}
 _LARGEST_SEED = 2**63 - 1
 _LARGEST_FLOAT = 3.4e38  # of fp32, in which settings meet tensors
 
@@ -142,8 +117,8 @@ _LARGEST_FLOAT = 3.4e38  # of fp32, in which settings meet tensors
 def validate(config: Config | FinetuneConfig) -> None:
     """Raise ConfigError for the first impossible value or combination, with the key, the reason and a fix."""
     if isinstance(config, FinetuneConfig):
-        _ranges(config, _FINETUNE_AT_LEAST, _FINETUNE_AT_MOST, _FINETUNE_ABOVE, _FINETUNE_SHARES)
-        _selection(config)
+        _ranges(config, bounds.AT_LEAST, bounds.AT_MOST, bounds.ABOVE, bounds.SHARES)
+        bounds.require_selection(config)
         return
     _ranges(config, _AT_LEAST, _AT_MOST, _ABOVE, _SHARES)
     model, generator, objective = config.model, config.generator, config.objective
@@ -353,7 +328,9 @@ def _curriculum(
     if asked and (objective.name == "mlm" or generator.kind in ("unigram", "uniform")):
         raise ConfigError(asked[0], "there is no generator that learns", fix="0")
     asked += ["masking.rate_start"] if masking.rate_start else []
-    asked += ["data.length_start"] if data.length_start and train.algorithm == "two-stage" else []
+    if train.algorithm == "two-stage":
+        asked += ["data.length_start"] if data.length_start else []
+        asked += ["train.batch_start"] if train.batch_start else []
     if asked and train.algorithm != "joint":
         raise ConfigError(asked[0], f"is not for {train.algorithm}", fix="0, or train.algorithm=joint")
     if asked and objective.name == "electric":
@@ -384,17 +361,10 @@ def _stages(train: TrainConfig, objective: ObjectiveConfig, generator: Generator
 
 def _batches(train: TrainConfig) -> None:
     batch, micro = train.batch_size, train.micro_batch
+    if (start := train.batch_start) and (batch % start or (batch // start).bit_count() != 1):
+        reason = f"{start} does not become train.batch_size {batch} by doubling"
+        raise ConfigError("train.batch_start", reason, fix="0" if batch % 2 else f"0, or {batch // 2}")
     if micro and batch % micro:
         largest = max(size for size in range(1, min(micro, batch) + 1) if batch % size == 0)
         reason = f"{micro} does not divide train.batch_size {batch}"
         raise ConfigError("train.micro_batch", reason, fix=f"try {largest}")
-
-
-def _selection(config: FinetuneConfig) -> None:
-    if config.eval_every:
-        return
-    fix = "set eval_every too, such as eval_every=100"
-    if config.select == "best":
-        raise ConfigError("select", "best has nothing to choose from: eval_every 0 evaluates at the end only", fix=fix)
-    if config.patience:
-        raise ConfigError("patience", "has nothing to wait for: eval_every 0 evaluates at the end only", fix=fix)

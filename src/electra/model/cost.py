@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from electra.batches.masking import max_masked
-from electra.config.schema import Config, GeneratorConfig, MaskingConfig, ModelConfig, ObjectiveConfig
+from electra.config.schema import Config, GeneratorConfig, MaskingConfig, ModelConfig, ObjectiveConfig, TrainConfig
 from electra.model.encoder import Shape, discriminator_shape, generator_shape
 from electra.model.flop_rules import FlopRules, MatrixProducts, PaperScript
 
@@ -88,7 +88,7 @@ class Networks(NamedTuple):
 def train_flops(config: Config, *, steps: int | None = None) -> TrainingCost:
     """The cost of a whole run, or of its first `steps` steps."""
     steps = config.train.steps if steps is None else steps
-    a_step = config.train.batch_size * config.data.length
+    a_step = config.data.length * _sequences(config.train, steps) / max(1, steps)
     alone = min(steps, sum(config.train.stage_steps[:-1]))
     real = paper = 0.0
     for length, share in _lengths(config, steps).items():
@@ -100,7 +100,7 @@ def train_flops(config: Config, *, steps: int | None = None) -> TrainingCost:
         real, paper = real + share * own_real, paper + share * own_paper
     return TrainingCost(
         parameters=parameters(config),
-        tokens=steps * a_step,
+        tokens=step_tokens(config, steps),
         paper=paper,
         real=real,
         infer=paper_infer_flops(config.model),
@@ -208,6 +208,27 @@ def paper_infer_flops(model: ModelConfig, *, length: int = INFERENCE_LENGTH) -> 
     shape = discriminator_shape(model)
     rules = PaperScript(length=length, vocab=model.vocab_size)
     return length * (rules.encoder(shape) + rules.detection(shape.width))
+
+
+def step_tokens(config: Config, steps: int) -> int:
+    """Tokens of the first `steps` steps of a run, padding included.
+
+    Of a batch that grows by the clock it is an estimate, as if all tokens took as long.
+    """
+    return round(config.data.length * _sequences(config.train, steps))
+
+
+def _sequences(train: TrainConfig, steps: int) -> float:
+    """Sequences of the whole length in the first `steps` steps of a run."""
+    if not train.batch_start:
+        return steps * train.batch_size
+    ends = [0.0, *(end for _, end in train.batch_sizes)]
+    shares = [(size, end - start) for (size, end), start in zip(train.batch_sizes, ends, strict=False)]
+    if train.max_minutes:
+        return steps / sum(share / size for size, share in shares)
+    places = [min(steps, round(end * train.steps)) for end in ends[:-1]] + [steps]
+    parts = zip(train.batch_sizes, places, places[1:], strict=False)
+    return float(sum(size * (end - start) for (size, _), start, end in parts))
 
 
 def _lengths(config: Config, steps: int) -> dict[int, float]:

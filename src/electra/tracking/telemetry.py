@@ -69,9 +69,13 @@ class Telemetry:
         say(evaluation_line(step, figures))
         say(sample_line(samples[0]))
 
-    def sync(self) -> FileSum:
-        """Make the metrics survive a crash of the machine; their sum, for a checkpoint."""
-        return self._metrics.sync()
+    def written(self) -> FileSum:
+        """The sum of the metrics so far, for a checkpoint."""
+        return self._metrics.written()
+
+    def sync(self) -> None:
+        """Make the metrics survive a crash of the machine."""
+        self._metrics.sync()
 
     def _say_budget(self, position: Position, warmup: int) -> None:
         """What the time budget buys, and a warning where a warm-up that was set by hand does not fit into it."""

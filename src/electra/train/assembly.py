@@ -38,6 +38,7 @@ def assembled(config: Config, *, data: Path) -> Iterator[tuple[Config, Prepared,
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     world = join(device, timeout_s=config.train.timeout_s)
     with closing(world):
+        world.share(config.train.batch_start, key="train.batch_start")
         share = world.share(config.train.batch_size)
         execution = plan_execution(config, device, rows=share.stop - share.start, processes=world.size)
         yield config, prepared, execution, world, first

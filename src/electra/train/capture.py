@@ -40,7 +40,7 @@ class Captured:
         self._graph = torch.cuda.CUDAGraph()
         # thread_local: a loader's thread may allocate meanwhile.
         record = torch.cuda.graph(self._graph, pool=pool, stream=own, capture_error_mode="thread_local")
-        with _nothing_collected(), record:
+        with _nothing_collected(first=pool is None), record:
             work(*self._inputs)
         for tensor, value in zip(changed, before, strict=True):
             tensor.copy_(value)
@@ -56,9 +56,13 @@ class Captured:
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """Keep Python from collecting garbage: freeing an old graph would end the recording of a new one."""
-    gc.collect()
+def _nothing_collected(*, first: bool = True) -> Iterator[None]:
+    """Keep Python from collecting garbage: freeing an old graph would end the recording of a new one.
+
+    What is garbage already is freed before the `first` graph of a pool only: that takes as long as a recording.
+    """
+    if first:
+        gc.collect()
     collecting = gc.isenabled()
     gc.disable()
     try:

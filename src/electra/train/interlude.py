@@ -30,10 +30,17 @@ class Interlude(Generic[Argument]):
     where it is expensive: it takes at most `COST_SHARE` of the time.
     """
 
-    def __init__(self, act: Callable[[Argument], None], interval: Interval, *, elapsed: Callable[[], float]) -> None:
-        """`elapsed` gives the seconds of the run so far."""
+    def __init__(
+        self,
+        act: Callable[[Argument], None],
+        interval: Interval,
+        *,
+        elapsed: Callable[[], float],
+        last_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`elapsed` gives the seconds of the run so far, `last_s` those of the one at the end, if it takes longer."""
         self._act, self._every, self._seconds = act, interval.every, interval.seconds
-        self._elapsed = elapsed
+        self._elapsed, self._at_end_s = elapsed, last_s
         self._ended_s = elapsed()
         self._last_s = 0.0
         self.took_s = 0.0
@@ -58,7 +65,7 @@ class Interlude(Generic[Argument]):
         if every and self._seconds:
             every *= max(1, math.ceil(self._wait_s / (every * step_s)))
         before_the_end = (step + more - 1) // every - (step - 1) // every if every else 0
-        return self._last_s * (before_the_end + 1)
+        return self._last_s * before_the_end + max(self._last_s, self._at_end_s())
 
     @property
     def _wait_s(self) -> float:

@@ -44,14 +44,15 @@ def train(
     stop: Stop,
     elapsed: Callable[[], float],
     first: int = 0,
+    save_s: Callable[[], float] = lambda: 0.0,
 ) -> Position:
     """Train to the end of the budget or to a stop; the position reached, evaluated and saved.
 
     The learning rate's schedule begins at step `first`, where the run as a whole may have begun before. A run beyond
-    help is handed to `dump` before it ends with `Diverged`. `elapsed` gives the seconds of the run so far.
+    help is handed to `dump` before it ends with `Diverged`. `elapsed` gives the seconds of the run, `save_s` of a save.
     """
     evaluation = Interlude(evaluate, config.evaluate, elapsed=elapsed)
-    saving = Interlude(save, config.checkpoint, elapsed=elapsed)
+    saving = Interlude(save, config.checkpoint, elapsed=elapsed, last_s=save_s)
     budget = TimeBudget(config.train, elapsed=elapsed, interludes=(evaluation, saving))
     guard = Guard(config.guard, may_rise=loss_may_rise(config.train.algorithm, config.objective.name))
     if position.step == first:
@@ -71,7 +72,6 @@ def train(
             stepper.wait()
             total = world.lead(budget.total(position.step, total))
             position = replace(position, total_steps=total)
-
         ends = world.any(bool(stop)) or position.step == total
         saves = ends or saving.due(position.step, world)
         evaluates = position.step == total or evaluation.due(position.step, world)

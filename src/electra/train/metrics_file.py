@@ -38,10 +38,13 @@ class MetricsWriter:
         self._bytes += len(line)
         self._digest.update(line)
 
-    def sync(self) -> FileSum:
-        """Make what was written survive a crash of the machine; called before each checkpoint, which keeps its sum."""
-        os.fsync(self._out.fileno())
+    def written(self) -> FileSum:
+        """The sum of what was written so far, which a checkpoint keeps."""
         return FileSum(self._bytes, self._digest.hexdigest())
+
+    def sync(self) -> None:
+        """Make what was written survive a crash of the machine; called before each checkpoint."""
+        os.fsync(self._out.fileno())
 
     def close(self) -> None:
         self._out.close()

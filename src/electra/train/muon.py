@@ -4,6 +4,10 @@ All singular values of an update are then near 1, so that rare directions are le
 to the size that AdamW's updates usually have, it takes the same learning rate and weight decay (Liu et al., 2025,
 arXiv 2502.16982). The average is AdamW's own (see `electra.train.optim`), so a checkpoint holds nothing more.
 
+NorMuon (Li et al., 2025, arXiv 2510.05491) then brings the rows of the update, one a neuron, to like sizes: each is
+divided by the root of a running mean of its mean square, and the whole keeps its norm. That mean takes the place of
+AdamW's square, which these matrices have no use for: every number of a row holds it.
+
 Shapes: N matrices of one shape, R rows, C columns.
 """
 
@@ -25,6 +29,8 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Keller Jordan: steep at 0, so th
 _ROUNDS = 5
 _SIZE = 0.2
 """Root mean square of AdamW's usual update, as a fraction of the learning rate."""
+_BETA2 = 0.95  # of NorMuon's mean squares, as its authors train
+_EPS = 1e-8
 
 
 def is_layer_matrix(name: str) -> bool:
@@ -33,10 +39,20 @@ def is_layer_matrix(name: str) -> bool:
 
 
 class Muon:
-    """Updates the layers' matrices of a master from its average of gradients, on the device."""
+    """Updates the layers' matrices of a master from its average of gradients, on the device.
+
+    With `by_row`, as NorMuon. The master must hold a resumed run's averages by then.
+    """
 
     def __init__(
-        self, master: Master, *, lr: Tensor, scale: Callable[[str], float], beta1: float, weight_decay: float
+        self,
+        master: Master,
+        *,
+        lr: Tensor,
+        scale: Callable[[str], float],
+        beta1: float,
+        weight_decay: float,
+        by_row: bool = False,
     ) -> None:
         self._master, self._lr, self._beta, self._decay = master, lr, beta1, weight_decay
         self._compute = torch.float32 if master.copy is None else master.copy.dtype
@@ -54,20 +70,31 @@ class Muon:
             ((len(offsets), rows, columns), _stride(offsets, columns), offsets[0], factor)
             for (_, rows, columns, factor), offsets in places.items()
         ]
+        squares = (master.square.as_strided(shape, stride, offset) for shape, stride, offset, _ in self._stacks)
+        self.buffers = [square[:, :, :1].clone() for square in squares] if by_row else []
+        """What a step changes beside the master's buffers: the mean squares, which AdamW does not get to see."""
 
     def __call__(self, norm: GradNorm) -> None:
         """Move the matrices, after `average` has taken in the step's gradient; a skipped step changes nothing."""
         master = self._master
         rate = self._lr * (1 - norm.skipped)
-        for shape, stride, offset, factor in self._stacks:
+        for number, (shape, stride, offset, factor) in enumerate(self._stacks):
             average, gradient, weights = (
                 flat.as_strided(shape, stride, offset) for flat in (master.average, master.gradient, master.weights)
             )
+            # Of a skipped step nothing may reach the weights, and 0 times what is not finite is not 0.
+            clipped_NRC = torch.nan_to_num(gradient / norm.divisor, nan=0.0, posinf=0.0, neginf=0.0)
             # Nesterov: the average as it would be after one more such gradient.
-            ahead_NRC = self._beta * average + (1 - self._beta) * torch.nan_to_num(gradient) / norm.divisor
+            ahead_NRC = self._beta * average + (1 - self._beta) * clipped_NRC
             size = _SIZE * max(shape[1:]) ** 0.5
-            update_NRC = size * orthogonal(ahead_NRC.to(self._compute)).to(weights.dtype) + self._decay * weights
-            weights.sub_(rate * factor * update_NRC)
+            update_NRC = orthogonal(ahead_NRC.to(self._compute)).to(weights.dtype)
+            if self.buffers:
+                mean_NR1 = self.buffers[number]
+                newer_NR1 = _BETA2 * mean_NR1 + (1 - _BETA2) * update_NRC.square().mean(dim=2, keepdim=True)
+                mean_NR1.copy_(torch.where(norm.skipped > 0, mean_NR1, newer_NR1))
+                master.square.as_strided(shape, stride, offset).copy_(mean_NR1.expand(shape))
+                update_NRC = even_rows(update_NRC, mean_NR1)
+            weights.sub_(rate * factor * (size * update_NRC + self._decay * weights))
         master.refresh()
 
 
@@ -82,6 +109,14 @@ def orthogonal(x_NRC: Tensor) -> Tensor:
         x = a * x + (b * square + c * square @ square) @ x
     near: Tensor = x.mT if tall else x
     return near
+
+
+def even_rows(x_NRC: Tensor, mean_NR1: Tensor) -> Tensor:
+    """The matrices with their rows divided by the roots of these mean squares, at the norms that they had."""
+    even_NRC = x_NRC / (mean_NR1.sqrt() + _EPS)
+    before, after = (x.norm(dim=(1, 2), keepdim=True) for x in (x_NRC, even_NRC))
+    scaled_NRC: Tensor = even_NRC * (before / after.clamp(min=1e-12))
+    return scaled_NRC
 
 
 def _stride(offsets: list[int], columns: int) -> tuple[int, int, int]:

@@ -1,8 +1,9 @@
-"""Clipping and the update over a model's flat buffers: AdamW, or Muon for the layers' matrices."""
+"""Clipping and the update over a model's flat buffers: AdamW, or Muon or NorMuon for the layers' matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -34,7 +35,8 @@ class Update:
     """Clips the gradient and moves the weights, all on the device; a non-finite gradient changes nothing.
 
     `apart` are stretches of the buffers whose gradient is clipped by a norm of its own, to the given largest one.
-    `then` moves what AdamW leaves alone, after each step of it. `ema` is the decay of the master's average of weights.
+    `muon` makes what moves the matrices that AdamW leaves alone, after each step of it. `ema` is the decay of the
+    master's average of weights.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Update:
         *,
         ops: Ops,
         apart: tuple[Sequence[slice], float] = ((), 0.0),
-        then: Callable[[Tensor], Callable[[GradNorm], None]] = lambda lr: lambda norm: None,
+        muon: Callable[[Tensor], Muon] | None = None,
         ema: float = 0.0,
     ) -> None:
         self._master, self._clip, self._ops = master, optim.clip, ops
@@ -68,8 +70,13 @@ class Update:
             copy=master.copy,
             copied=master.copied,
         )
-        self._then = then(self.lr)
+        self._muon = None if muon is None else muon(self.lr)
         self._ema, self._newest = ema, torch.ones((), device=master.weights.device)
+
+    @property
+    def buffers(self) -> Sequence[Tensor]:
+        """What a step changes beside the master's buffers."""
+        return () if self._muon is None else self._muon.buffers
 
     def place(self, step: int) -> None:
         """Say how many steps there were before the next one."""
@@ -80,7 +87,8 @@ class Update:
         """The gradient norm before clipping, and whether the step was skipped."""
         norm = self._clip_apart() if self._apart else self._ops.grad_norm(self._master.norm_terms(), clip=self._clip)
         self._adamw(norm)
-        self._then(norm)
+        if self._muon is not None:
+            self._muon(norm)
         self._master.publish()
         if self._master.ema is not None:
             self._master.ema.lerp_(self._master.weights, self._newest)
@@ -102,7 +110,7 @@ def scales(optim: OptimConfig, generator: GeneratorConfig) -> Callable[[str], fl
     """The learning rate that AdamW gives a parameter, by name, as a fraction of the run's; 0 leaves it to Muon."""
 
     def scale(name: str) -> float:
-        return 0.0 if optim.matrices == "muon" and is_layer_matrix(name) else _share(name, generator)
+        return 0.0 if optim.matrices != "adamw" and is_layer_matrix(name) else _share(name, generator)
 
     return scale
 
@@ -112,14 +120,21 @@ def make_update(master: Master, optim: OptimConfig, generator: GeneratorConfig, 
     apart = master.parts(_generates) if generator.clip else []
     if optim.matrices == "adamw":
         return Update(master, optim, ops=ops, apart=(apart, generator.clip), ema=optim.ema)
-    settings = {"beta1": optim.beta1, "weight_decay": optim.weight_decay}
+    muon = partial(
+        Muon,
+        master,
+        scale=lambda name: _share(name, generator),
+        beta1=optim.beta1,
+        weight_decay=optim.weight_decay,
+        by_row=optim.matrices == "normuon",
+    )
     return Update(
         master,
         optim,
         ops=ops,
         apart=(apart, generator.clip),
         ema=optim.ema,
-        then=lambda lr: Muon(master, lr=lr, scale=lambda name: _share(name, generator), **settings),
+        muon=lambda lr: muon(lr=lr),
     )
 
 

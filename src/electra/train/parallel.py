@@ -35,10 +35,10 @@ class World:
                 torch.distributed.all_reduce(tensor)
         return tensor
 
-    def share(self, batch_size: int) -> slice:
+    def share(self, batch_size: int, *, key: str = "train.batch_size") -> slice:
         """The rows of a batch that are this process's."""
         if batch_size % self.size:
-            raise ConfigError("train.batch_size", f"{batch_size} is not a multiple of the {self.size} processes")
+            raise ConfigError(key, f"{batch_size} is not a multiple of the {self.size} processes")
         each = batch_size // self.size
         return slice(self.rank * each, (self.rank + 1) * each)
 

@@ -14,8 +14,14 @@ from torch import Tensor, nn
 
 from electra.train.capture import Captured
 
-OFTEN = 3
-"""From this time on a shape is replayed: recording costs a few forwards."""
+PAYS = 8
+"""A shape that is about to be computed this often is recorded at once.
+
+On an H200 recording `small` takes 20 to 40 ms, a batch 3 ms as plain calls and perhaps 1 ms replayed: 8 to 16
+batches earn it. The lower end, since a second pass over such data then finds every shape recorded that is of use.
+"""
+OFTEN = 32
+"""A shape that comes up now and then, as a server's do, is recorded from this time on: four times what it costs."""
 MOST_SHAPES = 64
 
 Outputs = dict[str, Tensor]
@@ -30,23 +36,33 @@ class Replays:
         self._recorded: dict[Hashable, tuple[Captured, Outputs]] = {}
         self._pool: Any = None
 
-    def run(self, name: Hashable, compute: Callable[[Tensor], Outputs], rows: Tensor) -> Outputs:
-        """`compute(rows)`; what it gives holds until the next call. On a CPU, and for rare shapes, a plain call."""
+    def run(self, name: Hashable, compute: Callable[[Tensor], Outputs], rows: Tensor, *, times: int) -> Outputs:
+        """`compute(rows)`; what it gives holds until the next call. On a CPU, and for rare shapes, a plain call.
+
+        `times` is how often the caller computes this shape in all, now included; with 0 it is never recorded.
+        """
         key = (name, rows.shape)
         self._calls[key] += 1
-        if rows.device.type != "cuda" or self._calls[key] < OFTEN or not self._may_record(key):
+        if rows.device.type != "cuda" or not times or not self._recorded_now(key, times):
             return compute(rows)
         if key not in self._recorded:
             outputs: Outputs = {}
-            captured = Captured(lambda inputs: outputs.update(compute(inputs)), [rows], changed=(), pool=self._pool)
+            captured = Captured(
+                lambda inputs: outputs.update(compute(inputs)),
+                [rows],
+                changed=(),
+                pool=self._pool,
+                warm_ups=2 if self._pool is None else 1,  # the very first makes what libraries keep
+            )
             self._pool = captured.pool
             self._recorded[key] = captured, outputs
         captured, outputs = self._recorded[key]
         captured(rows)
         return outputs
 
-    def _may_record(self, key: Hashable) -> bool:
-        return key in self._recorded or len(self._recorded) < MOST_SHAPES
+    def _recorded_now(self, key: Hashable, times: int) -> bool:
+        pays = times >= PAYS or self._calls[key] >= OFTEN
+        return key in self._recorded or (pays and len(self._recorded) < MOST_SHAPES)
 
 
 _REPLAYS: WeakKeyDictionary[nn.Module, Replays] = WeakKeyDictionary()

@@ -41,6 +41,15 @@ def takes_short(step: int, *, data: DataConfig, train: TrainConfig, elapsed_s: f
     return step < round(data.length_share * train.steps)
 
 
+def batch_size(step: int, *, train: TrainConfig, elapsed_s: float) -> int:
+    """Sequences of the step after `step` steps, by steps or by a time budget."""
+    budget_s = train.max_minutes * 60
+    for size, end in train.batch_sizes:
+        if elapsed_s < end * budget_s if budget_s else step < round(end * train.steps):
+            return size
+    return train.batch_size
+
+
 def newest_share(step: int, *, decay: float) -> float:
     """The weight of the newest weights in their running average, after `step` steps before this one.
 
@@ -60,7 +69,7 @@ class TimeBudget:
         self, train: TrainConfig, *, elapsed: Callable[[], float], interludes: Sequence[Interlude[Any]] = ()
     ) -> None:
         """`elapsed` gives the seconds of the run so far; the budget sets aside what `interludes` will take of it."""
-        self._limit, self._budget_s = train.steps, train.max_minutes * 60
+        self._train, self._limit, self._budget_s = train, train.steps, train.max_minutes * 60
         self._elapsed = elapsed
         self._asked = 0
         self._from: tuple[int, float] | None = None  # since when speed is measured, interludes apart
@@ -92,13 +101,21 @@ class TimeBudget:
             return known
         self._next_s = now + CORRECT_SHARE * self._budget_s
         step_s = max(1e-9, now - self._apart_s() - self._from[1]) / (step - self._from[0])
-        left_s = self._budget_s * (1 - END_SHARE) - now
+        left_s = self._left_s(step, now)
 
         def seconds(more: int) -> float:
             return more * step_s + sum(one.future_s(step, more, step_s=step_s) for one in self._interludes)
 
         most = max(0, min(self._limit - step, int(left_s / step_s)))
         return step + bisect_right(range(1, most + 1), left_s, key=seconds)
+
+    def _left_s(self, step: int, now: float) -> float:
+        """The seconds left; those of larger batches count as fewer, as if a step took as long as its batch is large."""
+        size, end_s, left_s = batch_size(step, train=self._train, elapsed_s=now), self._budget_s * (1 - END_SHARE), 0.0
+        for larger, share in self._train.batch_sizes:
+            until = min(share * self._budget_s, end_s)
+            left_s, now = left_s + max(0.0, until - now) * size / larger, max(now, until)
+        return left_s
 
     def _apart_s(self) -> float:
         return sum(one.took_s for one in self._interludes)

@@ -174,8 +174,9 @@ class Master(Weights):
         """The parameters' gradients, which they no longer have."""
         taken = []
         for parameter in self._parameters:
-            assert parameter.grad is not None, "a parameter took no part in the loss"
-            taken.append(self._own(parameter.grad))
+            gradient = parameter.grad if parameter.requires_grad else torch.zeros_like(parameter)
+            assert gradient is not None, "a parameter took no part in the loss"
+            taken.append(self._own(gradient))
             parameter.grad = None
         return taken
 

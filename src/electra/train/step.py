@@ -77,7 +77,7 @@ class Stepper:
             self.wait()  # the memory of a graph for other rows is given back first
             self._captured, self._captured_shape = None, rows.shape
             master = self._master
-            changed = (*master.buffers, self._totals, self._norm)
+            changed = (*master.buffers, *self._update.buffers, self._totals, self._norm)
             self._captured = Captured(self._step, (rows,), changed=changed)
             master.refresh()
         self._captured(rows)
