@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -22,9 +23,10 @@ from model_folders import MLM, WORDS, make_run
 from electra.cli.detect import command
 from electra.errors import CheckpointError, DataError
 from electra.inference.detect import detect, detect_all, probabilities
-from electra.inference.overlapping_windows import window_starts
+from electra.inference.overlapping_windows import best_windows, cut, window_starts
 from electra.inference.results import DetectedToken, Detection
 from electra.interop.models import Loaded, load_model
+from electra.tokenizer.many_texts import FlatIds
 
 TEXT = "The chef ate the zebra, and we saw money!"
 
@@ -103,6 +105,53 @@ def test_many_texts_give_what_each_gives_alone(loaded: Loaded) -> None:
         alone = detect(loaded, text).tokens
         assert together.text == text and [v.token for v in together.tokens] == [v.token for v in alone]
         assert [v.probability for v in together.tokens] == pytest.approx([v.probability for v in alone], abs=1e-6)
+
+
+def test_probabilities_are_read_without_tokens(loaded: Loaded) -> None:
+    texts = ["we saw", "", "the dog " * 40, "money"]
+    found = detect_all(loaded, texts, threshold=0.3)
+    assert len(found) == 4 and found[1].tokens == () and not len(found.probabilities(1))
+    for number, one in enumerate(found):
+        assert found.probabilities(number).tolist() == [token.probability for token in one.tokens]
+        assert one == found[number] == found[number - 4]
+    assert [one.text for one in found[1:3]] == texts[1:3]
+    assert found.probabilities(-1).tolist() == found.probabilities(3).tolist()
+    for wrong in (4, -5):
+        with pytest.raises(IndexError):
+            found[wrong]
+
+
+@given(count=st.integers(0, 300), capacity=st.integers(1, 40))
+def test_each_token_goes_to_the_window_with_the_most_context(count: int, capacity: int) -> None:
+    starts = window_starts(count, capacity)
+
+    def context(place: int, start: int) -> int:
+        return min(place - start, start + min(capacity, count) - 1 - place)
+
+    best = [max(starts, key=lambda start: (context(place, start), -start)) for place in range(count)]
+    assert best_windows(count, capacity) == best
+
+
+@given(sizes=st.lists(st.integers(0, 30), max_size=6), capacity=st.integers(1, 12))
+def test_windows_of_many_texts_are_those_of_each(loaded: Loaded, sizes: list[int], capacity: int) -> None:
+    texts = [[100 * text + place for place in range(size)] for text, size in enumerate(sizes)]
+    tokenizer, windows = loaded.tokenizer, cut(FlatIds.of(texts), capacity=capacity, tokenizer=loaded.tokenizer)
+    parts = [ids[start : start + capacity] for ids in texts for start in window_starts(len(ids), capacity) or [0]]
+    flat = windows.sequences
+    cut_out = [flat.ids[start : start + size].tolist() for start, size in zip(flat.starts, flat.sizes, strict=True)]
+    assert cut_out == [[tokenizer.cls_id, *part, tokenizer.sep_id] for part in parts]
+    ends = np.cumsum(sizes, dtype=np.int64)
+    counts = [len(window_starts(size, capacity) or [0]) for size in sizes]
+    assert windows.firsts_N.tolist() == [sum(counts[:number]) for number in range(len(counts))]
+    chosen = [
+        windows.starts_W[window]
+        for window in range(len(parts))
+        for _ in range(windows.best_W[window], windows.best_ends_W[window])
+    ]
+    shifted = [
+        end - size + best for end, size in zip(ends, sizes, strict=True) for best in best_windows(size, capacity)
+    ]
+    assert chosen == shifted
 
 
 def test_models_that_cannot_detect_are_named(loaded: Loaded, tmp_path: Path) -> None:

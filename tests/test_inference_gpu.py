@@ -16,15 +16,16 @@ from model_folders import WORDS, make_run
 from torch import nn
 
 from electra import rng
-from electra.finetune.batching import FlatSequences, pack
+from electra.finetune.batch_outputs import LAUNCH_BOUND, in_batches, plan_for_gpu
+from electra.finetune.batching import FlatSequences
 from electra.finetune.pretrained import load_pretrained
 from electra.inference.detect import detect_all
 from electra.inference.encode import encode
+from electra.inference.placement import placed
 from electra.inference.predict import predict
-from electra.inference.sequence_batches import GPU_LEAST, in_batches, placed
 from electra.interop.models import load_model
 from electra.tasks.rows import Features
-from electra.train.replay import OFTEN, fetched, replays_of
+from electra.train.replay import OFTEN, PAYS, fetched, replays_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # where the processor has no bf16
 PLACE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -71,12 +72,22 @@ def test_bf16_predicts_nearly_as_fp32(tmp_path: Path) -> None:
         assert other["probabilities"] == pytest.approx(one["probabilities"], abs=0.05)
 
 
-@pytest.mark.parametrize(("longest", "length"), [(3, 16), (16, 16), (17, 24), (30, 32), (100, 100)])
-def test_batches_for_a_gpu_have_few_lengths(longest: int, length: int) -> None:
-    features = Features(ids=[[7] * longest, [7]], a_lengths=[longest, 1])
-    rows = pack(FlatSequences.of(features), [0, 1], pad_id=0, grain=8, least=GPU_LEAST, positions=100)
-    assert rows.shape == (2, length + 3) and (rows[:, :length] == 7).sum() == longest + 1
-    assert rows[:, length].tolist() == [longest, 1]
+@pytest.mark.parametrize(
+    ("longest", "length"), [(3, 16), (16, 16), (17, 24), (30, 32), (33, 48), (49, 64), (65, 96), (97, 100)]
+)
+def test_small_batches_for_a_gpu_have_few_shapes(longest: int, length: int) -> None:
+    [alone] = plan_for_gpu(np.array([2, longest, 3]), size_of=lambda _: 32, positions=100, weights=10)
+    assert (alone.rows, alone.length, alone.recorded, alone.numbers.tolist()) == (4, length, True, [1, 2, 0])
+    plan = plan_for_gpu(np.full(70, longest), size_of=lambda _: 32, positions=100, weights=10)
+    assert [(one.rows, one.length, len(one.numbers)) for one in plan] == [(32, length, n) for n in (32, 32, 6)]
+
+
+def test_large_batches_for_a_gpu_have_little_padding() -> None:
+    weights = int(LAUNCH_BOUND) // (32 * 50)
+    plan = plan_for_gpu(np.repeat([65, 51, 47], 32), size_of=lambda _: 32, positions=512, weights=weights)
+    assert [(one.length, one.recorded) for one in plan] == [(72, False), (56, False), (48, True)]
+    [few] = plan_for_gpu(np.full(5, 400), size_of=lambda _: 32, positions=512, weights=weights)
+    assert (few.rows, few.length, few.recorded) == (5, 400, False)
 
 
 def test_batches_cover_every_sequence_once_the_longest_first() -> None:
@@ -85,7 +96,7 @@ def test_batches_cover_every_sequence_once_the_longest_first() -> None:
     found: dict[int, int] = {}
     lengths = []
     for numbers, arrays in in_batches(
-        ids,
+        FlatSequences.of(Features(ids=ids, a_lengths=[len(one) for one in ids])),
         lambda batch: {"sum": batch.ids_BL.sum(1)},
         network=network,
         name="sum",
@@ -99,12 +110,13 @@ def test_batches_cover_every_sequence_once_the_longest_first() -> None:
     assert lengths == sorted(lengths, reverse=True) and len(lengths) == 9
 
 
-def test_what_is_replayed_is_what_is_computed() -> None:
+@pytest.mark.parametrize("times", [0, 1, PAYS])
+def test_what_is_replayed_is_what_is_computed(times: int) -> None:
     network, results = nn.Linear(2, 2).to(PLACE), []
     for number in range(2 * OFTEN):
         rows = torch.full((3, 2), number, dtype=torch.int32, device=PLACE)
         with torch.inference_mode():
-            outputs = replays_of(network).run("doubled", lambda one: {"doubled": one * 2}, rows)
+            outputs = replays_of(network).run("doubled", lambda one: {"doubled": one * 2}, rows, times=times)
             results.append(fetched(outputs))
     if PLACE.type == "cuda":  # each was copied before the next one overwrote it
         assert [int(one()["doubled"][0, 0]) for one in results] == [2 * number for number in range(2 * OFTEN)]

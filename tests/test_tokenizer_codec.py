@@ -16,6 +16,7 @@ from electra.corpus.text import clean
 from electra.errors import DataError
 from electra.tokenizer.backends import SPECIALS
 from electra.tokenizer.codec import Tokenizer
+from electra.tokenizer.many_texts import encode_many
 from electra.tokenizer.vocabulary import read_vocab
 from electra.tokenizer.word_cache import WordEncoder
 
@@ -151,6 +152,15 @@ def test_word_encoder_on_awkward_words(tokenizer: Tokenizer) -> None:
         "[MASK]",
     ]
     check_words(tokenizer, WordEncoder(tokenizer, token_bytes=2), texts, 2)
+
+
+@given(st.text(st.characters(codec="ascii"), max_size=80), st.sampled_from(MODES))
+def test_many_texts_have_the_ids_of_each(
+    tmp_path_factory: pytest.TempPathFactory, raw: str, mode: dict[str, bool]
+) -> None:
+    tokenizer = Tokenizer(vocab(tmp_path_factory.getbasetemp()), **mode)
+    texts = [raw, *TEXTS, *["the river"] * 60]
+    assert encode_many(tokenizer, texts).lists() == [tokenizer.encode(text) for text in texts]
 
 
 # --- vocabularies

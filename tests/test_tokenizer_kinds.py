@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import corpora
+import numpy as np
 import pytest
 import script_words
 from hypothesis import example, given
@@ -18,6 +19,7 @@ from electra.corpus.text import clean
 from electra.errors import DataError
 from electra.tokenizer.backends import PIECE, SPECIALS, Kind, as_byte_characters, entry_text, split_pieces
 from electra.tokenizer.codec import Tokenizer
+from electra.tokenizer.many_texts import encode_many
 from electra.tokenizer.train import train
 from electra.tokenizer.vocabulary import made_for
 from electra.tokenizer.word_cache import make_encoder
@@ -256,6 +258,19 @@ def test_encoders_on_every_script(kind: Kind) -> None:
             assert encoder.encode(line) == b"".join(number.to_bytes(2, "little") for number in made.encode(line))
             spaced = " " + line
             assert encoder.encode(spaced) == b"".join(number.to_bytes(2, "little") for number in made.encode(spaced))
+
+
+@given(
+    st.lists(st.text(max_size=40) | st.text(st.characters(codec="ascii"), max_size=60), max_size=5),
+    st.sampled_from([("wordpiece", False), ("wordpiece", True), ("bytes", False)]),
+)
+@example(["tabs\tand\x00 controls\x7f", "[MASK] don't  stop ", "x" * 101, "caf\u00e9", ""], ("wordpiece", False))
+def test_many_texts_have_the_ids_of_each(texts: list[str], kind: tuple[Kind, bool]) -> None:
+    made = tokenizer(kind[0], lowercase=kind[1])
+    for some in (texts, [*texts, *["The old Queen"] * 70]):  # without a cache, with one
+        found = encode_many(made, some)
+        assert found.lists() == [made.encode(text) for text in some]
+        assert found.ids.dtype == np.int32 and len(found.sizes) == len(some)
 
 
 def test_unknown_is_counted_in_characters() -> None:

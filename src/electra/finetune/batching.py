@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,8 +107,8 @@ class FlatSequences:
 
     @staticmethod
     def of(features: Features) -> FlatSequences:
-        sizes = np.array([len(ids) for ids in features.ids], np.int64)
-        ids = np.concatenate([np.zeros(1, np.int32), *(np.asarray(ids, np.int32) for ids in features.ids)])
+        sizes = np.fromiter(map(len, features.ids), np.int64, len(features.ids))
+        ids = np.fromiter(chain([0], *features.ids), np.int32, 1 + int(sizes.sum()))
         a_lengths = np.asarray(features.a_lengths, np.int32)
         return FlatSequences(ids=ids, starts=np.cumsum(sizes) - sizes + 1, sizes=sizes, a_lengths=a_lengths)
 

@@ -5,20 +5,17 @@ Shapes: N sequences, B of them in a batch, L length, C outputs, K beam.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from electra.batches.sequences import unpack
-from electra.finetune.batching import FlatSequences, pack
+from electra.finetune.batch_outputs import in_batches
+from electra.finetune.batching import FlatSequences
 from electra.finetune.task_model import TaskModel
 from electra.tasks.rows import Features, HeadOutputs
-from electra.train.replay import Arrays, fetched, replays_of, sent
 
-_GRAIN = 8  # lengths are padded to a multiple of this: few shapes, and whole tiles on a GPU
-_GPU_LEAST = 16  # fused encoders begin there
+_CPU_GRAIN = 8  # lengths are padded to a multiple of this: few shapes
 _SPAN_SCORES = 1 << 18  # starts times tokens of a batch: the end scores take 512 numbers for each of them
 
 _Row = dict[str, NDArray[np.generic]]
@@ -28,67 +25,50 @@ def head_outputs(
     network: TaskModel,
     features: Features,
     *,
-    device: torch.device,
     batch_size: int = 128,
     beam: int = 20,
     pad_id: int,
     on_batch: Callable[[int], None] | None = None,
 ) -> HeadOutputs:
-    """What `TaskModel.predict` gives for each sequence, as numpy arrays; the network must be on `device` already.
+    """What `TaskModel.predict` gives for each sequence, as numpy arrays.
 
     A span head's short batches can have fewer than K starts: the rest is position 0 with a score of -inf.
     The result does not depend on the batches' order or shapes. `on_batch` is called after each batch with the
     number of sequences done.
     """
-    count, span = len(features.ids), network.spec.kind == "span"
-    sequences = FlatSequences.of(features)
-    positions = network.embeddings.positions
-    rows: list[_Row | None] = [None] * count
-    finished, replays = 0, replays_of(network)
+    count, kind = len(features.ids), network.spec.kind
+    span = kind == "span"
+    width = {"regress": 1, "pairs": network.encoder.shape.width}.get(kind, len(network.spec.labels))
+    whole = np.zeros((count, width), np.float32)
+    rows: list[_Row] = [{} for _ in range(count)] if kind in ("span", "tag") else []
+    finished = 0
 
-    def collect(numbers: list[int], outputs: Callable[[], Arrays]) -> None:
-        nonlocal finished
-        arrays = outputs()
-        for place, number in enumerate(numbers):
-            rows[number] = {name: array[place] for name, array in arrays.items()}
+    def size_of(longest: int) -> int:
+        return min(batch_size, max(1, _SPAN_SCORES // (beam * longest))) if span else batch_size
+
+    for numbers, arrays in in_batches(
+        FlatSequences.of(features),
+        lambda batch: network.predict(batch, beam=beam),
+        network=network,
+        name=beam,
+        batch_size=size_of,
+        pad_id=pad_id,
+        positions=network.embeddings.positions,
+        cpu_grain=_CPU_GRAIN,
+    ):
+        if rows:
+            for place, number in enumerate(numbers.tolist()):
+                rows[number] = {name: array[place] for name, array in arrays.items()}
+        else:
+            whole[numbers] = next(iter(arrays.values()))
         finished += len(numbers)
         if on_batch:
             on_batch(finished)
-
-    with torch.inference_mode():
-        before: tuple[list[int], Callable[[], Arrays]] | None = None
-        least = _GPU_LEAST if device.type == "cuda" else 1
-        for numbers in _batches(features, batch_size=batch_size, beam=beam if span else 0):
-            packed = pack(sequences, numbers, pad_id=pad_id, grain=_GRAIN, least=least, positions=positions)
-            predicted = replays.run(beam, lambda one: network.predict(unpack(one), beam=beam), sent(packed, device))
-            outputs = fetched(predicted)
-            if before:  # fetched while the device computes the next one
-                collect(*before)
-            before = numbers, outputs
-        if before:
-            collect(*before)
-    whole = [row for row in rows if row is not None]
-    assert len(whole) == count
     if span:
-        return _stack_spans(whole, beam=beam)
-    if network.spec.kind == "tag":
-        return {"scores": [row["scores"][: len(ids)] for row, ids in zip(whole, features.ids, strict=True)]}
-    if network.spec.kind == "pairs":
-        empty = np.zeros((0, network.encoder.shape.width), np.float32)
-        return {"vectors": np.stack([row["vectors"] for row in whole]) if whole else empty}
-    width = 1 if network.spec.kind == "regress" else len(network.spec.labels)
-    return {"scores": np.stack([row["scores"] for row in whole]) if whole else np.zeros((0, width), np.float32)}
-
-
-def _batches(features: Features, *, batch_size: int, beam: int) -> Iterator[list[int]]:
-    """Numbers of the sequences, the longest first: too little memory shows at once."""
-    order = sorted(range(len(features.ids)), key=lambda number: -len(features.ids[number]))
-    first = 0
-    while first < len(order):
-        length = len(features.ids[order[first]])
-        size = min(batch_size, max(1, _SPAN_SCORES // (beam * length))) if beam else batch_size
-        yield order[first : first + size]
-        first += size
+        return _stack_spans(rows, beam=beam)
+    if kind == "tag":
+        return {"scores": [row["scores"][: len(ids)] for row, ids in zip(rows, features.ids, strict=True)]}
+    return {"vectors" if kind == "pairs" else "scores": whole}
 
 
 def _stack_spans(rows: list[_Row], *, beam: int) -> HeadOutputs:

@@ -82,7 +82,7 @@ def run_seeds(
         hardware.keep_freed_memory()
     spec = _head(data, config)
     size = together or together_on(device, base.config.width)
-    outputs = partial(head_outputs, device=device, beam=config.beam, pad_id=base.tokenizer.pad_id)
+    outputs = partial(head_outputs, beam=config.beam, pad_id=base.tokenizer.pad_id)
     evaluate = _dev_metric(data, outputs, on_evaluation=on_evaluation)
     before = 0
     for first in range(0, len(seeds), size):
@@ -120,7 +120,7 @@ def scores_before(base: Pretrained, data: TaskData, *, config: FinetuneConfig) -
     device = device_of(config)
     ops = select(config.kernels, device=device, dtype=torch.float32)
     network = TaskModel(base.embeddings, base.encoder, _head(data, config), ops=ops).to(device)
-    outputs = partial(head_outputs, device=device, pad_id=base.tokenizer.pad_id)
+    outputs = partial(head_outputs, pad_id=base.tokenizer.pad_id)
     split = next(split for split in data.eval_splits.values() if split.evaluate is not None)
     assert split.evaluate is not None
     return split.evaluate(outputs(network, split.features)).scores

@@ -1,4 +1,7 @@
-"""Which tokens of a text look replaced."""
+"""Which tokens of a text look replaced.
+
+Shapes: B sequences, L length, T tokens of all texts.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from electra.inference.overlapping_windows import best_windows, text_capacity, window_starts
-from electra.inference.results import DetectedToken, Detection
-from electra.inference.sequence_batches import in_batches
+from electra.finetune.batch_outputs import in_batches
+from electra.inference.overlapping_windows import cut, spans, text_capacity
+from electra.inference.results import Detection, Detections
 from electra.interop.models import Loaded
+from electra.tokenizer.many_texts import FlatIds, encode_many
 
 BATCH_SIZE = 32
 
@@ -22,54 +26,42 @@ def detect(loaded: Loaded, text: str, *, threshold: float = 0.5) -> Detection:
 
 def detect_all(
     loaded: Loaded, texts: Sequence[str], *, threshold: float = 0.5, batch_size: int = BATCH_SIZE
-) -> list[Detection]:
-    """`detect` for many texts, computed in batches of similar length."""
-    encoded = loaded.tokenizer.encode_all_with_offsets(texts)
-    found = probabilities(loaded, [ids for ids, _ in encoded], batch_size=batch_size)
-    return [
-        Detection(
-            text=text,
-            tokens=tuple(
-                DetectedToken(
-                    token=loaded.tokenizer.token(number),
-                    start=start,
-                    end=end,
-                    probability=probability,
-                    flagged=probability >= threshold,
-                )
-                for number, (start, end), probability in zip(ids, offsets, its, strict=True)
-            ),
-        )
-        for text, (ids, offsets), its in zip(texts, encoded, found, strict=True)
-    ]
+) -> Detections:
+    """`detect` for many texts, computed in batches of similar length; tokens are made when they are read."""
+    encoded = encode_many(loaded.tokenizer, texts)
+    return Detections(
+        texts=tuple(texts),
+        found_T=_probabilities(loaded, encoded, batch_size=batch_size),
+        ends_N=np.cumsum(encoded.sizes),
+        tokenizer=loaded.tokenizer,
+        threshold=threshold,
+    )
 
 
 def probabilities(loaded: Loaded, texts: Sequence[list[int]], *, batch_size: int = BATCH_SIZE) -> list[list[float]]:
     """The probability that each token of each text was replaced, from the window with the most context around it."""
-    capacity, tokenizer = text_capacity(loaded), loaded.tokenizer
-    windows = [(number, start) for number, ids in enumerate(texts) for start in window_starts(len(ids), capacity)]
-    rows = [[tokenizer.cls_id, *texts[n][start : start + capacity], tokenizer.sep_id] for n, start in windows]
-    found: list[NDArray[np.float32]] = [np.zeros(0, np.float32)] * len(windows)
+    encoded = FlatIds.of(texts)
+    found_T = _probabilities(loaded, encoded, batch_size=batch_size)
+    ends = np.cumsum(encoded.sizes).tolist()
+    return [found_T[first:end].tolist() for first, end in zip([0, *ends], ends, strict=False)]
+
+
+def _probabilities(loaded: Loaded, texts: FlatIds, *, batch_size: int) -> NDArray[np.float32]:
+    """(T,) `probabilities` of all texts' tokens end to end."""
+    windows = cut(texts, capacity=text_capacity(loaded), tokenizer=loaded.tokenizer)
+    found_T = np.zeros(len(texts.ids), np.float32)
+    in_row = windows.best_W - windows.starts_W + 1  # [CLS] is the row's first
+    counts = windows.best_ends_W - windows.best_W
     for numbers, outputs in in_batches(
-        rows,
+        windows.sequences,
         lambda batch: {"found": loaded.probabilities(batch.ids_BL, batch.lengths_B, batch.segments_BL)},
         network=loaded.module,
         name="probabilities",
         batch_size=batch_size,
-        pad_id=tokenizer.pad_id,
+        pad_id=loaded.tokenizer.pad_id,
         positions=loaded.module.embeddings.positions,
     ):
-        for number, row in zip(numbers, outputs["found"], strict=True):
-            found[number] = row[1 : len(rows[number]) - 1]
-    result: list[list[float]] = [[] for _ in texts]
-    for (number, start), row in zip(windows, found, strict=True):
-        if len(texts[number]) <= capacity:
-            result[number] = row.tolist()
-            continue
-        if not start:
-            result[number] = [0.0] * len(texts[number])
-        best = best_windows(len(texts[number]), capacity)
-        for place, probability in enumerate(row.tolist(), start):
-            if best[place] == start:
-                result[number][place] = probability
-    return result
+        found_BL = outputs["found"]
+        row_starts = np.arange(len(numbers)) * found_BL.shape[1] + in_row[numbers]
+        found_T[spans(windows.best_W[numbers], counts[numbers])] = found_BL.ravel()[spans(row_starts, counts[numbers])]
+    return found_T

@@ -1,6 +1,6 @@
 """Texts as vectors: the encoder's last hidden states, pooled.
 
-Shapes: N texts, B sequences, L length, D width.
+Shapes: N texts, W windows, B sequences, L length, D width.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from torch import Tensor
 from electra import hardware
 from electra.batches.sequences import Sequences
 from electra.errors import CheckpointError, ConfigError
+from electra.finetune.batch_outputs import in_batches
 from electra.finetune.pretrained import Pretrained
-from electra.inference.overlapping_windows import window_starts
-from electra.inference.sequence_batches import in_batches, placed
+from electra.inference.overlapping_windows import Windows, cut
+from electra.inference.placement import placed
 from electra.interop.embedding_folder import Pooling
 from electra.model.heads import MeanHead
 from electra.progress import progress
+from electra.tokenizer.many_texts import encode_many
 
 BATCH_SIZE = 64
 _BAR_TEXTS = 1000
@@ -40,13 +42,13 @@ def encode(
         raise ConfigError("pooling", f"{pooling!r} is not one of {', '.join(get_args(Pooling))}")
     if batch_size < 1:
         raise ConfigError("batch size", f"{batch_size} is not at least 1")
-    owners, sequences = _sequences(model, texts)
-    vectors = np.zeros((len(texts), model.config.width), np.float32)
-    many = len(texts) >= _BAR_TEXTS
-    with progress("encoding", len(sequences), "sequences") if many else nullcontext() as bar:
+    windows = _windows(model, texts)
+    count = len(windows.sequences.sizes)
+    vectors_WD = np.zeros((count, model.config.width), np.float32)
+    with progress("encoding", count, "sequences") if len(texts) >= _BAR_TEXTS else nullcontext() as bar:
         done = 0
         for batch, found in in_batches(
-            sequences,
+            windows.sequences,
             lambda one: {"vectors": _pooled(model, one, pooling)},
             network=model.encoder,
             name=pooling,
@@ -54,13 +56,16 @@ def encode(
             pad_id=model.tokenizer.pad_id,
             positions=model.embeddings.positions,
         ):
-            np.add.at(vectors, owners[batch], found["vectors"])
+            vectors_WD[batch] = found["vectors"]
             done += len(batch)
             if bar is not None:
                 bar.update(done)
-    windows = np.bincount(owners, minlength=len(texts)).astype(np.float32)
-    vectors /= windows[:, None]  # every text has one
-    return vectors
+    if count == len(texts):
+        return vectors_WD
+    counts_N = np.diff(windows.firsts_N, append=count).astype(np.float32)
+    vectors_ND: NDArray[np.float32] = np.add.reduceat(vectors_WD, windows.firsts_N)
+    vectors_ND /= counts_N[:, None]
+    return vectors_ND
 
 
 def on_device(model: Pretrained, device: str = "auto") -> Pretrained:
@@ -72,19 +77,12 @@ def on_device(model: Pretrained, device: str = "auto") -> Pretrained:
     return replace(model, embeddings=embeddings, encoder=placed(model.encoder, model.kernels, place))
 
 
-def _sequences(model: Pretrained, texts: Sequence[str]) -> tuple[NDArray[np.int64], list[list[int]]]:
-    """The number of the text that each window belongs to, and the window's token ids; an empty text has one."""
+def _windows(model: Pretrained, texts: Sequence[str]) -> Windows:
+    """The windows of each text; an empty one has one too."""
     capacity = model.length - 2
     if capacity < 1:
         raise CheckpointError(model.name, f"a length of {model.length} leaves no place for text")
-    tokenizer = model.tokenizer
-    owners: list[int] = []
-    sequences: list[list[int]] = []
-    for number, ids in enumerate(tokenizer.encode_batch(list(texts))):
-        for start in window_starts(len(ids), capacity) or [0]:
-            owners.append(number)
-            sequences.append([tokenizer.cls_id, *ids[start : start + capacity], tokenizer.sep_id])
-    return np.array(owners, np.int64), sequences
+    return cut(encode_many(model.tokenizer, texts), capacity=capacity, tokenizer=model.tokenizer)
 
 
 def _pooled(model: Pretrained, batch: Sequences, pooling: Pooling) -> Tensor:

@@ -48,7 +48,6 @@ def evaluate_file(loaded: FinetunedModel, path: Path, *, columns: Columns) -> di
     outputs = head_outputs(
         loaded.network,
         split.features,
-        device=next(loaded.network.parameters()).device,
         pad_id=loaded.tokenizer.pad_id,
     )
     assert split.evaluate is not None and split.details is not None

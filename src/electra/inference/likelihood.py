@@ -19,8 +19,8 @@ from torch import Tensor
 from electra import hardware
 from electra.errors import CheckpointError, ConfigError
 from electra.inference.overlapping_windows import best_windows, text_capacity
+from electra.inference.placement import placed
 from electra.inference.results import TextScore, TokenScore
-from electra.inference.sequence_batches import placed
 from electra.interop.models import Loaded
 from electra.model.heads import DetectionHead, MaskedHead
 from electra.progress import progress

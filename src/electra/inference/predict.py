@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import compress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,8 +15,8 @@ from electra import hardware
 from electra.errors import ConfigError, DataError
 from electra.finetune.head_outputs import head_outputs
 from electra.finetune.model_folder import FinetunedModel
+from electra.inference.placement import placed
 from electra.inference.results import Prediction
-from electra.inference.sequence_batches import placed
 from electra.progress import Bar, progress, say
 from electra.tasks.features import encode_sequences, encode_words
 from electra.tasks.pairs import cosines, encode_pairs
@@ -28,6 +29,7 @@ Row = TypeVar("Row", Example, Sentence, Question)
 
 BATCH_SIZE = 128
 _CHUNK_ROWS = 2048  # tokenized, sorted by length and predicted together
+_GPU_CHUNK_BATCHES = 64  # of a GPU: so many that most lengths recur often enough to be recorded
 _BAR_ROWS = 1000
 
 
@@ -100,8 +102,10 @@ def predict_rows(
         raise ConfigError("batch size", f"{batch_size} is not at least 1")
     kind, title = loaded.about.kind, f"predicting {loaded.about.title}"
     with progress(title, len(rows), "rows") if len(rows) >= _BAR_ROWS else nullcontext() as bar:
-        for first in range(0, len(rows), _CHUNK_ROWS):
-            chunk = rows[first : first + _CHUNK_ROWS]
+        on_gpu = next(loaded.network.parameters()).device.type == "cuda"
+        size = max(_CHUNK_ROWS, _GPU_CHUNK_BATCHES * batch_size if on_gpu else 0)
+        for first in range(0, len(rows), size):
+            chunk = rows[first : first + size]
             outputs = _outputs(loaded, batch_size=batch_size, on_share=_advance(bar, first, len(chunk)))
             if kind == "tag":
                 yield from _tags(loaded, _only(Sentence, chunk, loaded), outputs)
@@ -137,7 +141,6 @@ def _outputs(
         return head_outputs(
             loaded.network,
             features,
-            device=next(loaded.network.parameters()).device,
             batch_size=batch_size,
             beam=loaded.about.beam,
             pad_id=loaded.tokenizer.pad_id,
@@ -163,22 +166,24 @@ def _labels(
 ) -> Iterator[Prediction]:
     about = loaded.about
     _require_pairs(loaded, examples, first=first)
-    bare = [replace(one, label=None) for one in examples]
+    bare = [one if one.label is None else replace(one, label=None) for one in examples]
     features = encode_sequences(bare, tokenizer=loaded.tokenizer, task_kind=about.kind, length=about.length)
     if features.cut:
         say(f"{features.cut:,} of {len(examples):,} rows are longer than {about.length} tokens and were cut")
     scores = np.asarray(outputs(features)["scores"], np.float64)
-    for one, row in zip(examples, scores, strict=True):
-        if about.kind == "regress":
-            yield {"id": one.id, "value": float(row[0])}
-            continue
-        probabilities = softmax(row) if about.kind == "classify" else sigmoid(row)
-        named = dict(zip(about.labels, probabilities.tolist(), strict=True))
-        if about.kind == "classify":
-            yield {"id": one.id, "label": about.labels[int(row.argmax())], "probabilities": named}
-        else:
-            chosen = [name for name, score in zip(about.labels, row, strict=True) if score > 0]
-            yield {"id": one.id, "labels": chosen, "probabilities": named}
+    if about.kind == "regress":
+        for one, (value,) in zip(examples, scores.tolist(), strict=True):
+            yield {"id": one.id, "value": value}
+    elif about.kind == "classify":
+        best = scores.argmax(-1).tolist()
+        for one, number, row in zip(examples, best, softmax(scores).tolist(), strict=True):
+            named = dict(zip(about.labels, row, strict=True))
+            yield {"id": one.id, "label": about.labels[number], "probabilities": named}
+    else:
+        chosen = (scores > 0).tolist()
+        for one, are, row in zip(examples, chosen, sigmoid(scores).tolist(), strict=True):
+            named = dict(zip(about.labels, row, strict=True))
+            yield {"id": one.id, "labels": list(compress(about.labels, are)), "probabilities": named}
 
 
 def _cosines(

@@ -6,9 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from electra.display import html_table, text_table
+from electra.tokenizer.codec import Tokenizer
 
 Prediction = dict[str, Any]
+
+_CHUNK_TEXTS = 1024  # tokenized together, on all cores, where all detections are read
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +53,59 @@ class Detection:
     def _repr_html_(self) -> str:
         rows = [(one.token, one.probability, "replaced?" if one.flagged else "") for one in self.tokens]
         return html_table(("token", "probability", ""), rows, notes=[str(self)])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False, eq=False)
+class Detections(Sequence[Detection]):
+    """The detections of texts, in their order: arrays until one is read, which then makes its tokens."""
+
+    texts: tuple[str, ...]
+    found_T: NDArray[np.float32]
+    """The probabilities of all texts' tokens, end to end."""
+    ends_N: NDArray[np.int64]
+    """Where each text's tokens end there."""
+    tokenizer: Tokenizer
+    threshold: float
+
+    def probabilities(self, at: int) -> NDArray[np.float32]:
+        """Of one text's tokens, without making them."""
+        at = range(len(self.texts))[at]
+        return self.found_T[self.ends_N[at - 1] if at else 0 : self.ends_N[at]]
+
+    @overload
+    def __getitem__(self, at: int) -> Detection: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Detection]: ...
+    def __getitem__(self, at: int | slice) -> Detection | Sequence[Detection]:
+        if isinstance(at, int):
+            return self._made([range(len(self.texts))[at]])[0]
+        return self._made(range(len(self.texts))[at])
+
+    def __iter__(self) -> Iterator[Detection]:
+        for first in range(0, len(self.texts), _CHUNK_TEXTS):
+            yield from self._made(range(first, min(first + _CHUNK_TEXTS, len(self.texts))))
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def _made(self, numbers: Sequence[int]) -> list[Detection]:
+        encoded = self.tokenizer.encode_all_with_offsets([self.texts[number] for number in numbers])
+        return [
+            Detection(text=self.texts[number], tokens=self._tokens(number, ids, offsets))
+            for number, (ids, offsets) in zip(numbers, encoded, strict=True)
+        ]
+
+    def _tokens(self, number: int, ids: list[int], offsets: list[tuple[int, int]]) -> tuple[DetectedToken, ...]:
+        return tuple(
+            DetectedToken(
+                token=self.tokenizer.token(one),
+                start=start,
+                end=end,
+                probability=probability,
+                flagged=probability >= self.threshold,
+            )
+            for one, (start, end), probability in zip(ids, offsets, self.probabilities(number).tolist(), strict=True)
+        )
 
 
 def marked_pieces(text: str, tokens: Iterable[DetectedToken]) -> Iterator[tuple[str, float | None]]:

@@ -14,6 +14,7 @@ from electra.progress import progress, say
 from electra.tasks.rows import Example, Features, Kind, Sentence
 from electra.tasks.tables import label_names
 from electra.tokenizer.codec import Tokenizer
+from electra.tokenizer.many_texts import encode_many
 
 NO_TAG = -1
 """Target of a token that is not the first piece of a word, or whose word another window predicts."""
@@ -167,8 +168,8 @@ def _encoded(
     with progress(f"tokenizing {where}", len(examples), "rows") if many else nullcontext() as bar:
         for first in range(0, len(examples), _BATCH_ROWS):
             batch = examples[first : first + _BATCH_ROWS]
-            texts = tokenizer.encode_batch([example.text for example in batch])
-            pairs = iter(tokenizer.encode_batch([example.pair for example in batch if example.pair is not None]))
+            texts = encode_many(tokenizer, [example.text for example in batch]).lists()
+            pairs = iter(encode_many(tokenizer, [one.pair for one in batch if one.pair is not None]).lists())
             for example, text in zip(batch, texts, strict=True):
                 yield text, None if example.pair is None else next(pairs)
             if bar is not None:
