@@ -53,7 +53,7 @@ def test_diff_of_presets_files_and_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "fragment"),
     [
-        (("show", "--preset", "huge"), "preset: 'huge' does not exist (one of: tiny, small,"),
+        (("show", "--preset", "huge"), "preset: 'huge' does not exist (one of: tiny, modern-small, small,"),
         (("show", "--config", "none.toml"), "none.toml: No such file or directory"),
         (("show", "--preset", "tiny", "preset=base"), "preset: an override says 'base', not 'tiny'"),
         (("show", "model.heads=3"), "model.heads: 3 does not divide model.width 256"),

@@ -21,7 +21,7 @@ STEPS_BEYOND_TABLE_6 = {"small-plus": 4_000_000, "large-1.75m": 1_750_000}
 
 
 def test_names_in_order() -> None:
-    names = "tiny, small, small-plus, base, large, large-1.75m, bert-small, bert-base, bert-large"
+    names = "tiny, modern-small, small, small-plus, base, large, large-1.75m, bert-small, bert-base, bert-large"
     assert ", ".join(preset_names()) == names
 
 
@@ -77,7 +77,6 @@ def test_tiny() -> None:
 
 
 def test_unknown_preset() -> None:
-    with pytest.raises(
-        ConfigError, match=r"preset: 'smal' does not exist \(one of: tiny, small, .*did you mean 'small'\?"
-    ):
+    listed = r"\(one of: tiny, modern-small, small, .*did you mean 'small'\?"
+    with pytest.raises(ConfigError, match=rf"preset: 'smal' does not exist {listed}"):
         preset("smal")

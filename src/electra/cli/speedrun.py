@@ -121,6 +121,31 @@ def screen(trials: Path, data: Path, glue: Path, out: Path, minutes: float, entr
 
 
 @command.command()
+@click.argument("records", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw scores and leads over the minutes here, as SVG.")
+@click.option(
+    "--seeds", type=click.Choice(["report", "choice"]), default="report", show_default=True, help="Records of these."
+)
+def compare(records: tuple[Path, ...], plot: Path | None, seeds: str) -> None:
+    """RTD beside MLM: the lead at equal minutes, at equal real FLOPs and at equal FLOPs by the paper's rules.
+
+    RECORDS are files that `electra speedrun score` wrote. Only records of the same text, device, fine-tuning and scorer
+    are compared. MLM runs are known by having no RTD loss.
+    """
+    from electra.fsio import write_atomic
+    from electra.speedrun.lead import comparisons_of_both
+    from electra.speedrun.lead_page import plot as drawn
+    from electra.speedrun.lead_page import section
+    from electra.speedrun.record import read
+
+    both = comparisons_of_both([one for path in records for one in read(path) if one.purpose == seeds])
+    echo("\n\n".join(paragraph for comparison in both for paragraph in section(comparison)))
+    if plot is not None:
+        write_atomic(plot, drawn(both[0]).encode())
+        echo(f"wrote {plot}")
+
+
+@command.command()
 def entries() -> None:
     """The entries, with what each is."""
     from electra.speedrun.entry import entry_names, entry_title

@@ -22,6 +22,9 @@ class FinetuneConfig:
     """Learning rate of a layer as a fraction of the one above it; 1 means the same everywhere."""
     layer_decay_exponent: Literal["intended", "official"] = "intended"
     """`intended`: the top layer has decay^1. `official`: decay^2, the off-by-one of the released code."""
+    frozen_layers: int = 0
+    """Layers, from the lowest, that stay as they are, and the embeddings with them: 1 or more also saves time. With as
+    many as there are, the head alone learns."""
     weight_decay: float = 0.0
     """Decoupled weight decay; biases and norms are exempt."""
     warmup: float = 0.1

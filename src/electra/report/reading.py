@@ -12,8 +12,10 @@ from electra.checkpoint.folder import FACTS, read_config, read_facts, verify_met
 from electra.config.schema import Config
 from electra.errors import DataError
 from electra.fsio import read_object
+from electra.model.cost import step_tokens
 from electra.records import read_record
 from electra.train.metrics_file import FILE, read_lines
+from electra.train.schedule import batch_size
 
 DEMO = "demo.json"
 
@@ -85,9 +87,8 @@ class Run:
     @property
     def cost(self) -> RunCost:
         planned = self.facts.get("ledger") or {}
-        config = self.config
         steps = self.step
-        processed = float(steps * config.train.batch_size * config.data.length)
+        processed = self._processed()
         share = processed / tokens if (tokens := number(planned.get("tokens"))) else 0.0
         speeds = [speed for _, speed in self.series("perf/tokens_per_s")]
         parts = (planned.get("parameters") or {}).get("parts") or {}
@@ -101,6 +102,16 @@ class Run:
             seconds=self._latest("time_s"),
             tokens_per_s=sorted(speeds)[len(speeds) // 2] if speeds else 0.0,
         )
+
+    def _processed(self) -> float:
+        """Tokens of all steps, padding included; where the clock decided on the batch, by the times of the lines."""
+        train, done, sequences = self.config.train, 0, 0.0
+        if not (train.batch_start and train.max_minutes):
+            return float(step_tokens(self.config, self.step))
+        for line in self.train:
+            size = batch_size(done, train=train, elapsed_s=number(line.get("time_s")) or 0.0)
+            done, sequences = line["step"], sequences + size * (line["step"] - done)
+        return sequences * self.config.data.length
 
     def _latest(self, key: str) -> float:
         return max((value for line in self.train if (value := number(line.get(key))) is not None), default=0.0)

@@ -9,10 +9,15 @@ from electra.finetune.task_results import GLUE_5
 from electra.progress import scaled
 from electra.report.plots import Chart, Line, line_chart, standalone
 from electra.report.rendering import style_sheet
+from electra.speedrun import lead_page
+from electra.speedrun.lead import Comparison, comparisons
+from electra.speedrun.markdown import markdown_table
 from electra.speedrun.record import CURVE, Record
 
 IMAGES = "images/records"
 """Folder of the curves, beside the page."""
+LEAD = "lead.svg"
+"""The plot of RTD beside MLM, in that folder."""
 SCORE_COLUMNS = ("minutes", "run", "scored by", "GLUE-5", "std", "CoLA", "SST-2", "MRPC", "STS-B", "RTE")
 COST_COLUMNS = (
     *("minutes", "run", "seconds", "RTD loss", "AUC", "MLM loss"),
@@ -42,7 +47,11 @@ def page(records: Sequence[Record]) -> str:
         return "\n\n".join([*parts, markdown_table(SCORE_COLUMNS, ()), "There is no record yet."]) + "\n"
     runs = list({slug(record): record for record in shown}.values())
     parts += [markdown_table(SCORE_COLUMNS, map(_scores, shown)), *_notes(shown)]
-    parts += ["## Cost and held-out figures", markdown_table(COST_COLUMNS, map(_cost, runs)), "## Runs"]
+    parts += ["## Cost and held-out figures", markdown_table(COST_COLUMNS, map(_cost, runs))]
+    if both := _with_both(shown):
+        parts += ["## RTD beside MLM", f"![GLUE-5 and the lead of RTD over the minutes]({IMAGES}/{LEAD})"]
+        parts += [paragraph for comparison in both for paragraph in lead_page.section(comparison)]
+    parts.append("## Runs")
     for record in runs:
         parts += _run(record)
     return "\n\n".join(parts) + "\n"
@@ -50,14 +59,20 @@ def page(records: Sequence[Record]) -> str:
 
 def curves(records: Sequence[Record]) -> dict[str, str]:
     """File names in `IMAGES`, and the curve in each as SVG."""
-    runs = {slug(record): record for record in records if record.purpose == "report"}
-    return {f"{name}.svg": standalone(line_chart(_chart(record)), style_sheet()) for name, record in runs.items()}
+    shown = [record for record in records if record.purpose == "report"]
+    runs = {slug(record): record for record in shown}
+    drawn = {f"{name}.svg": standalone(line_chart(_chart(record)), style_sheet()) for name, record in runs.items()}
+    return drawn | ({LEAD: lead_page.plot(both[0])} if (both := _with_both(shown)) else {})
 
 
 def slug(record: Record) -> str:
     """A name for a run: the same for all its records, another for another run."""
     chosen = [f"{record.minutes:g}min", record.title, f"seed{record.seed}", (record.commit or "unknown")[:7]]
     return re.sub(r"[^a-z0-9]+", "-", " ".join(chosen).lower()).strip("-")
+
+
+def _with_both(records: Sequence[Record]) -> list[Comparison]:
+    return [comparison for comparison in comparisons(records) if comparison.pairs]
 
 
 def _chart(record: Record) -> Chart:
@@ -121,10 +136,3 @@ def _name(record: Record) -> str:
 def _link(record: Record) -> str:
     anchor = re.sub(r"[^\w\- ]", "", _name(record).lower()).replace(" ", "-")
     return f"[{record.title}, seed {record.seed}](#{anchor})"
-
-
-def markdown_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """A table in Markdown, its figures to the right."""
-    words = {"run", "scored by", "trial", "changes"}
-    rule = tuple("---" if name in words else "---:" for name in head)
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))

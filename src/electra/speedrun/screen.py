@@ -13,8 +13,8 @@ from electra.fsio import read_bytes
 from electra.progress import say, scaled
 from electra.reproduce.workers import Worker, side_by_side
 from electra.speedrun.entry import DEFAULT_ENTRY, load_entry
+from electra.speedrun.markdown import markdown_table
 from electra.speedrun.record import FILE, Record, append, read
-from electra.speedrun.records_page import markdown_table
 
 RUNS, LOGS = "runs", "logs"
 MAX_BYTES = 1 << 20

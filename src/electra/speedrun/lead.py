@@ -1,0 +1,197 @@
+"""How far RTD is ahead of MLM: at equal minutes, at equal real FLOPs and at equal FLOPs by the paper's rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from electra.errors import DataError
+from electra.speedrun.record import Record
+
+DRAWS = 10_000
+TAIL = 0.025  # a 95 % interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """The runs of one title and as many minutes: one for each pre-training seed."""
+
+    runs: tuple[Record, ...]
+
+    @property
+    def glue5(self) -> float:
+        """The mean of the runs'."""
+        return _mean(run.scores.glue5 for run in self.runs)
+
+    @property
+    def seeds(self) -> list[float]:
+        """GLUE-5 of each fine-tuning seed of each run."""
+        return [float(value) for run in self.runs for value in _by_seed(run).mean(axis=1)]
+
+    @property
+    def minutes(self) -> float:
+        return self.runs[0].minutes
+
+    @property
+    def flops_real(self) -> float:
+        return _mean(run.flops_real for run in self.runs)
+
+    @property
+    def flops_paper(self) -> float:
+        return _mean(run.flops_paper for run in self.runs)
+
+    def resampled(self, random: np.random.Generator) -> NDArray[np.float64]:
+        """GLUE-5 over and over: of runs drawn with replacement, each with fine-tuning seeds drawn so."""
+        drawn = []
+        for run in self.runs:
+            scores = _by_seed(run)
+            chosen = random.integers(len(scores), size=(DRAWS, len(scores)))
+            drawn.append(np.median(scores[chosen], axis=1).mean(axis=1))
+        chosen = random.integers(len(drawn), size=(DRAWS, len(drawn)))
+        means: NDArray[np.float64] = np.stack(drawn, axis=1)[np.arange(DRAWS)[:, None], chosen].mean(axis=1)
+        return means
+
+
+MEASURES: dict[str, Callable[[Point], float]] = {
+    "minutes": lambda point: point.minutes,
+    "FLOPs, real": lambda point: point.flops_real,
+    "FLOPs, paper's rules": lambda point: point.flops_paper,
+}
+"""What can be equal, by name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """The points of one title, the cheapest first."""
+
+    title: str
+    detects: bool
+    """RTD; otherwise MLM alone."""
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lead:
+    """GLUE-5 of both where a measure is equal; `low` to `high` holds the lead in 95 % of resampled seeds."""
+
+    measure: str
+    at: float
+    rtd: float
+    mlm: float
+    low: float
+    high: float
+    between: str = ""
+    """Which of the two is read off between two of its points."""
+
+    @property
+    def value(self) -> float:
+        return self.rtd - self.mlm
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Runs that differ in what they are alone: the same text, device, fine-tuning and scorer."""
+
+    scorer: str
+    finetune: tuple[str, ...]
+    device: str
+    data_sha256: str
+    series: tuple[Series, ...]
+
+    @property
+    def pairs(self) -> list[tuple[Series, Series]]:
+        """Each RTD series beside each MLM one."""
+        return [(rtd, mlm) for rtd in self.series if rtd.detects for mlm in self.series if not mlm.detects]
+
+
+def comparisons(records: Iterable[Record]) -> list[Comparison]:
+    """The records that may be compared, together; the largest such group first."""
+    groups: dict[tuple[str, tuple[str, ...], str, str], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.scorer, record.finetune, record.device, record.data_sha256), []).append(record)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0][0]))
+    return [
+        Comparison(scorer=scorer, finetune=finetune, device=device, data_sha256=data, series=tuple(_series(runs)))
+        for (scorer, finetune, device, data), runs in ordered
+    ]
+
+
+def comparisons_of_both(records: Sequence[Record]) -> list[Comparison]:
+    """Those with both RTD and MLM; refused where there are none."""
+    both = [comparison for comparison in comparisons(records) if comparison.pairs]
+    if not both:
+        kinds = ", ".join(sorted({f"{record.title} ({'RTD' if detects(record) else 'MLM'})" for record in records}))
+        reason = f"no RTD and MLM runs of one text, device, fine-tuning and scorer ({kinds or 'no record at all'})"
+        raise DataError("records", reason, fix="add `electra speedrun train --entry bert` with as many minutes")
+    return both
+
+
+def detects(record: Record) -> bool:
+    """Whether a run learned to detect replaced tokens; otherwise it is MLM alone."""
+    return record.held_out.get("rtd_loss") is not None
+
+
+def leads(rtd: Series, mlm: Series, measure: str) -> list[Lead]:
+    """The lead at each point of the two, where the other has runs on both sides or right there.
+
+    Between two runs a score lies on the straight line over the logarithm of what is equal; beyond them nothing is said.
+    """
+    size, found = MEASURES[measure], dict[float, Lead]()
+    for own, other, name in ((rtd, mlm, mlm.title), (mlm, rtd, rtd.title)):
+        for point in own.points:
+            at = size(point)
+            if (place := _place(other, size, at)) is None or at in found:
+                continue
+            random = np.random.default_rng(0)
+            (low, high), share = place
+            theirs = (1 - share) * low.glue5 + share * high.glue5
+            drawn = (1 - share) * low.resampled(random) + share * high.resampled(random)
+            ahead = (point.resampled(random) - drawn) * (1 if own is rtd else -1)
+            found[at] = Lead(
+                measure=measure,
+                at=at,
+                rtd=point.glue5 if own is rtd else theirs,
+                mlm=theirs if own is rtd else point.glue5,
+                low=float(np.quantile(ahead, TAIL)),
+                high=float(np.quantile(ahead, 1 - TAIL)),
+                between=name if 0 < share < 1 else "",
+            )
+    return [found[at] for at in sorted(found)]
+
+
+def _place(series: Series, size: Callable[[Point], float], at: float) -> tuple[tuple[Point, Point], float] | None:
+    """The two neighbours of a place, and how far from the first to the second it is."""
+    for low, high in zip(series.points, (*series.points[1:], series.points[-1]), strict=True):
+        first, last = size(low), size(high)
+        if math.isclose(at, first, rel_tol=1e-9):
+            return (low, low), 0.0
+        if first < at < last:
+            return (low, high), math.log(at / first) / math.log(last / first)
+    return None
+
+
+def _series(records: Sequence[Record]) -> list[Series]:
+    by_title: dict[str, dict[float, list[Record]]] = {}
+    for record in records:
+        by_title.setdefault(record.title, {}).setdefault(record.minutes, []).append(record)
+    return [
+        Series(
+            title=title,
+            detects=any(detects(run) for runs in points.values() for run in runs),
+            points=tuple(Point(runs=tuple(points[minutes])) for minutes in sorted(points)),
+        )
+        for title, points in by_title.items()
+    ]
+
+
+def _by_seed(run: Record) -> NDArray[np.float64]:
+    """A row of its tasks' scores for each fine-tuning seed."""
+    return np.array([[*task.seeds.values()] for task in run.scores.tasks.values()]).T
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean([*values]))
