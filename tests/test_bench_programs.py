@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -16,11 +17,24 @@ from click.testing import CliRunner
 from model_folders import make_run
 
 from electra.batches.epoch_plan import LAYOUTS
-from electra.bench import finetune_speed, inference_speed, kernel_quality, loader_speed, prepare_speed, row_table
+from electra.bench import (
+    few_rows_sweep,
+    finetune_speed,
+    inference_speed,
+    kernel_quality,
+    loader_speed,
+    prepare_speed,
+    row_table,
+)
 from electra.bench import start_speed as starts
+from electra.bench.few_rows import SeedRow
 from electra.bench.made_corpora import CORPORA
+from electra.cli import main
+from electra.config.finetune import FinetuneConfig
+from electra.config.load import adjust
 from electra.interop.transfer import export_model
 from electra.shards.dataset import open_data
+from electra.speedrun.screen import read_trials
 
 
 @pytest.fixture(autouse=True)
@@ -109,15 +123,26 @@ def test_inference_speed(tmp_path: Path) -> None:
     for model in ("run", "classifier"):
         done = CliRunner().invoke(inference_speed.command, ["--model", str(tmp_path / model), *where])
         assert done.exit_code == 0, (done.output, done.exception)
-        assert "7 texts of 6.4 words" in done.output
+        assert "7 texts of 6.4 words" in done.output and "1 passes after the first" in done.output
         found += [line.split() for line in done.stdout.splitlines() if line.startswith(("detect", "encode", "predict"))]
     peers = ["electra", "transformers", "onnxruntime"]
     named = [("detect", peer) for peer in peers] + [("encode", peer) for peer in peers[:2]]
     assert [(verb, name) for verb, name, *_ in found] == named + [("predict", peer) for peer in peers]
-    assert [row[-1] for row in found if row[1] == "electra"] == ["1.00"] * 3
+    assert [(row[-3], row[-1]) for row in found if row[1] == "electra"] == [("1.00", "1.00")] * 3
 
 
-def test_kernel_quality(tmp_path: Path) -> None:
+def test_kernel_quality(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fused run in a process of its own, as the program does it; the plain ones here, to spare two imports."""
+    begin = kernel_quality.train
+
+    def train(commands: dict[str, list[str]]) -> None:
+        ((name, command),) = commands.items()
+        if name.startswith("fused"):
+            begin(commands)
+        else:
+            assert CliRunner().invoke(main, command[3:]).exit_code == 0
+
+    monkeypatch.setattr(kernel_quality, "train", train)
     data = tiny_runs.make_data(tmp_path / "data")
     where = ["--data", str(data), "--out", str(tmp_path / "runs"), "--preset", "tiny", "--steps", "5"]
     small = [text for text in tiny_runs.SMALL if not text.startswith(("train.steps", "evaluate.every"))]
@@ -135,3 +160,41 @@ def test_a_failure_is_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "electra.bench.loader_speed", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 4 and done.stderr.startswith("electra: error:") and done.stderr.count("\n") == 1
+
+
+def test_a_sweep_over_few_rows_goes_on_and_names_what_fails(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    make_run(tmp_path / "run")
+    task_files.sst2(tmp_path / "glue")
+    (tmp_path / "trials.toml").write_text('a = ["frozen_layers=1"]\nlong = ["length=4000"]\n')
+    where = ["--data", str(tmp_path / "glue"), "--out", str(tmp_path / "out"), "--model", str(tmp_path / "run")]
+    common = ["epochs=1", "batch_size=8", "device=cpu", "precision=fp32"]
+    arguments = [str(tmp_path / "trials.toml"), *where, "--rows", "20", "--count", "1", *common]
+    first = CliRunner().invoke(few_rows_sweep.command, arguments)
+    assert first.exit_code == 0, first.output
+    lines = (tmp_path / "out" / "sweep.jsonl").read_text()
+    assert lines.count("\n") == 1 and "- long failed: length: 4000" in first.output
+    again = CliRunner().invoke(few_rows_sweep.command, arguments)
+    assert (tmp_path / "out" / "sweep.jsonl").read_text() == lines, "nothing is run again"
+    found = SeedRow(**json.loads(lines)["found"])
+    assert found.seed == 0 and all(f"a, {found.line}" in done.output for done in (first, again))
+    assert f"| a | {found.ours:.1f} | 0.0 | {found.ours:.1f} | {found.ours - found.tfidf:+.1f} |" in again.output
+
+
+def test_the_best_of_a_sweep_comes_first() -> None:
+    def line(trial: str, ours: float, seconds: float, seed: int) -> few_rows_sweep.Line:
+        found = SeedRow(seed=seed, ours=ours, tfidf=70.0, seconds=seconds, steps=300)
+        return few_rows_sweep.Line(trial=trial, settings=(f"lr={ours}",), model="", rows=1000, found=found)
+
+    shown = few_rows_sweep.table([line("a", 74.0, 90, 0), line("b", 80.0, 100, 0), line("b", 78.0, 181, 1)])
+    assert [row.split(" | ")[:5] for row in shown.splitlines()[2:]] == [
+        ["| b", "79.0", "1.4", "78.0", "+9.0"],
+        ["| a", "74.0", "0.0", "74.0", "+4.0"],
+    ]
+    assert "| 181 (too long) | `lr=80.0` |" in shown
+
+
+def test_the_trials_of_few_rows_are_settings() -> None:
+    trials = read_trials(tiny_runs.ROOT / "examples" / "few_rows.toml")
+    configs = {one.name: adjust(FinetuneConfig(eval_every=30), overrides=one.changes) for one in trials}
+    assert configs["defaults"] == FinetuneConfig(eval_every=30) and len(set(map(str, configs.values()))) > 10

@@ -61,7 +61,7 @@ def exported(folder: Path, kind: Kind, **changes: Any) -> tuple[FinetunedModel, 
 
 
 def our_scores(ours: FinetunedModel, features: Features) -> Any:
-    return head_outputs(ours.network, features, device=torch.device("cpu"), pad_id=ours.tokenizer.pad_id)["scores"]
+    return head_outputs(ours.network, features, pad_id=ours.tokenizer.pad_id)["scores"]
 
 
 @pytest.mark.parametrize("paired", [False, True])

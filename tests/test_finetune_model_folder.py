@@ -226,8 +226,7 @@ def test_answers_do_not_depend_on_the_batch(kind: Kind, data: st.DataObject) -> 
     firsts = [data.draw(st.integers(2, size - 1)) if kind != "tag" else size for size in sizes]
     features = Features(ids=ids, a_lengths=firsts)
     counts: list[int] = []
-    cpu = torch.device("cpu")
-    outputs = head_outputs(tuned, features, device=cpu, batch_size=3, beam=6, pad_id=0, on_batch=counts.append)
+    outputs = head_outputs(tuned, features, batch_size=3, beam=6, pad_id=0, on_batch=counts.append)
     assert counts == sorted(counts) and (counts[-1:] == [len(sizes)] or not sizes)
     for number, (one, first) in enumerate(zip(ids, firsts, strict=True)):
         row = torch.tensor([[*one, len(one), first, 0]], dtype=torch.int32)

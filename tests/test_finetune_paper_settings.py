@@ -127,6 +127,7 @@ BAD = [
     ("eps=0", "eps", "more than 0"),
     ("batch_size=0", "batch_size", "at least 1"),
     ("length=4", "length", "at least 8"),
+    ("frozen_layers=-1", "frozen_layers", "at least 0"),
     ("weight_decay=-0.1", "weight_decay", "at least 0"),
     ("eval_every=-1", "eval_every", "at least 0"),
     ("log_every=0", "log_every", "at least 1"),

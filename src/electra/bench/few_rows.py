@@ -42,12 +42,41 @@ class SeedRow:
     seconds: float
     steps: int
 
+    @property
+    def line(self) -> str:
+        """The figures for people."""
+        ours = f"electra {self.ours:.1f} ({self.steps:,} steps, {self.seconds:.0f} s)"
+        return f"seed {self.seed}: {ours}, TF-IDF {self.tfidf:.1f}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitRows:
+    """SST-2."""
+
+    train: Sequence[Example]
+    dev: Sequence[Example]
+
+    def drawn(self, rows: int, seed: int) -> list[Example]:
+        """So many rows of the training set."""
+        return [self.train[at] for at in permutation(len(self.train), seed=seed, epoch=DRAWN)[:rows].tolist()]
+
+
+def read_rows(data: Path) -> SplitRows:
+    """SST-2 of a GLUE folder."""
+    task = glue_task(TASK)
+    return SplitRows(train=read_glue(task, data, "train"), dev=read_glue(task, data, "dev"))
+
+
+DATA = click.option("--data", required=True, type=click.Path(path_type=Path), help="GLUE folder with SST-2.")
+MODEL = click.option("--model", type=click.Path(path_type=Path), help="Model to fine-tune.  [the package's largest]")
+ROWS = click.option("--rows", default=1000, show_default=True, type=click.IntRange(20), help="Rows to train on.")
+
 
 @click.command()
-@click.option("--data", required=True, type=click.Path(path_type=Path), help="GLUE folder with SST-2.")
+@DATA
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for rows and models.")
-@click.option("--model", type=click.Path(path_type=Path), help="Model to fine-tune.  [the package's largest]")
-@click.option("--rows", default=1000, show_default=True, type=click.IntRange(20), help="Rows to train on.")
+@MODEL
+@ROWS
 @click.option("--first", default=10, show_default=True, help="The first seed, of rows and of fine-tuning.")
 @click.option("--count", default=5, show_default=True, type=click.IntRange(1), help="How many seeds.")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
@@ -55,14 +84,11 @@ def command(
     data: Path, out: Path, model: Path | None, rows: int, first: int, count: int, settings: tuple[str, ...]
 ) -> None:
     """A line a seed, then the means."""
-    task = glue_task(TASK)
-    train, dev = read_glue(task, data, "train"), read_glue(task, data, "dev")
-    _write(out / "dev.jsonl", dev)
+    split = read_rows(data)
     found = []
     for seed in range(first, first + count):
-        chosen = [train[at] for at in permutation(len(train), seed=seed, epoch=DRAWN)[:rows].tolist()]
-        found.append(measure(chosen, dev, seed, out=out, model=model, settings=settings))
-        click.echo(_shown(found[-1]))
+        found.append(measure(split.drawn(rows, seed), split.dev, seed, out=out, model=model, settings=settings))
+        click.echo(found[-1].line)
     click.echo(conclusion(found))
 
 
@@ -75,13 +101,15 @@ def measure(
     model: Path | None,
     settings: Sequence[str],
 ) -> SeedRow:
-    """Both classifiers of one seed's rows; `out` holds the dev set as a table."""
+    """Both classifiers of one seed's rows; both sets are tables in `out`."""
     table, folder = out / f"rows-{seed}.jsonl", out / f"model-{seed}"
     _write(table, train)
+    _write(out / "dev.jsonl", dev)
     began = time.monotonic()
     options = Options(settings=[*settings, f"seed={seed}"])
     result = finetune_task("classify", model=model, out=folder, data=table, columns=Columns(), options=options)
-    seconds = time.monotonic() - began
+    # Of a seed that went on after a stop the clock has seen the rest only.
+    seconds = max(time.monotonic() - began, result.seeds[0].seconds)
     scored = evaluate_file(load_finetuned(folder), out / "dev.jsonl", columns=Columns())
     return SeedRow(
         seed=seed,
@@ -113,10 +141,6 @@ def conclusion(rows: Sequence[SeedRow]) -> str:
         f" (std {other.std:.1f}), lead {lead.mean:+.1f} ({lead.min:+.1f} to {lead.max:+.1f}),"
         f" longest {max(row.seconds for row in rows):.0f} s"
     )
-
-
-def _shown(row: SeedRow) -> str:
-    return f"seed {row.seed}: electra {row.ours:.1f} ({row.steps:,} steps, {row.seconds:.0f} s), TF-IDF {row.tfidf:.1f}"
 
 
 def _write(path: Path, rows: Sequence[Example]) -> None:

@@ -205,6 +205,7 @@ def _require_same(done: TaskResult, base: Pretrained, data: TaskData, config: Fi
         "encoder_dropout": base.config.dropout,
         "attention_dropout": base.config.attention_dropout,
         "span_head": "joint",
+        "frozen_layers": 0,
         "patience": 0,
         "class_weights": "off",
         "hold_out": 0.0,

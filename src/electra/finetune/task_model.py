@@ -191,16 +191,32 @@ def answerable(batch: Sequences) -> Tensor:
     return allowed_BL | first_L
 
 
-def depth_scale(decay: float, layers: int, *, official: bool) -> Any:
+def depth_scale(decay: float, layers: int, *, official: bool, frozen: int = 0) -> Any:
     """The learning rate of a parameter of `TaskModel`, by name, as a fraction of the head's.
 
-    The top layer has decay^1, embeddings decay^(layers + 1); `official` adds the released code's extra one to both.
+    The top layer has decay^1, embeddings decay^(layers + 1); `official` adds the released code's extra one to both. Of
+    the `frozen` lowest layers and what lies below them it is 0.
     """
 
     def scale(name: str) -> float:
         if name.startswith("head."):
             return 1.0
-        depth = int(name.split(".")[2]) + 1 if name.startswith("encoder.layers.") else 0
-        return float(decay ** (layers + 1 - depth + int(official)))
+        return 0.0 if _is_frozen(name, frozen) else float(decay ** (layers + 1 - _depth(name) + int(official)))
 
     return scale
+
+
+def freeze(network: TaskModel, layers: int) -> None:
+    """Let the embeddings and so many of the lowest layers need no gradient; 0 freezes nothing."""
+    for name, parameter in network.named_parameters():
+        if _is_frozen(name, layers):
+            parameter.requires_grad_(False)
+
+
+def _is_frozen(name: str, layers: int) -> bool:
+    return layers > 0 and not name.startswith("head.") and _depth(name) <= layers
+
+
+def _depth(name: str) -> int:
+    """The layer of a parameter of `TaskModel` below the head, counted from 1; 0 for what lies before the first."""
+    return int(name.split(".")[2]) + 1 if name.startswith("encoder.layers.") else 0

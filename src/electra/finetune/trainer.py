@@ -23,7 +23,7 @@ from electra.config.finetune import FinetuneConfig
 from electra.config.schema import OptimConfig
 from electra.errors import Diverged, Resumable
 from electra.finetune.batching import Batch, batches, step_count
-from electra.finetune.task_model import HeadSpec, TaskModel, depth_scale
+from electra.finetune.task_model import HeadSpec, TaskModel, depth_scale, freeze
 from electra.model.encoder import Encoder
 from electra.model.layers import Embeddings, set_dropout
 from electra.ops.dispatch import select
@@ -94,8 +94,12 @@ class Trial:
         self.network = TaskModel(embeddings, encoder, spec, ops=ops, dtype=compute, seed=seed)
         set_dropout(self.network, rate=config.encoder_dropout, attention_rate=config.attention_dropout)
         scale = depth_scale(
-            config.layer_decay, encoder.shape.layers, official=config.layer_decay_exponent == "official"
+            config.layer_decay,
+            encoder.shape.layers,
+            official=config.layer_decay_exponent == "official",
+            frozen=config.frozen_layers,
         )
+        freeze(self.network, config.frozen_layers)
         self._master = Master(self.network, compute=compute, device=device, scale=scale)
         self._update = Update(self._master, config, ops=ops)
         batch_size = min(config.batch_size, max(1, features.count))
