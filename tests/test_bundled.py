@@ -231,10 +231,18 @@ def test_the_package_s_own_suspect_words_out_of_order(name: str) -> None:
     if name not in present():
         pytest.skip(f"{name} is not in this tree yet")
     model = electra.load(name)
-    text = "He was born in a small town in the north of the country and went to school there for two years."
-    mixed = " ".join(sorted(text.split()))
-    in_order, out_of_order = (sum(token.probability for token in model.detect(one).tokens) for one in (text, mixed))
-    assert out_of_order > 2 * in_order
+    texts = [
+        "He was born in a small town in the north of the country and went to school there for two years.",
+        "The river runs through the middle of the city and flows into the sea near the old harbour.",
+        "In the war many soldiers were killed and the king had to leave his palace and flee to the mountains.",
+        "She wrote several books about the history of science and taught at the university until her death.",
+    ]
+    mixed = [" ".join(sorted(text.split())) for text in texts]
+
+    def suspicion(some: list[str]) -> float:
+        return sum(token.probability for text in some for token in model.detect(text).tokens)
+
+    assert suspicion(mixed) > 2 * suspicion(texts)
 
 
 def test_runs_that_cannot_be_built_from(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
