@@ -1,14 +1,16 @@
 """Compile every Triton kernel that a training step launches, for a kind of GPU, without one; a line each.
 
-    python compile_kernels.py ARCHITECTURE PRESET KEY=VALUE...
+    python compile_kernels.py 'ARCHITECTURE PRESET KEY=VALUE...' ...
 
-The step runs on the CPU with launches recorded instead of done, so what it computes is noise. Run by
-`test_ops_compile` in a process of its own, since the test process interprets kernels.
+Each argument is a case, compiled in a fork of this process; its lines begin with its number. The step runs on the CPU
+with launches recorded instead of done, so what it computes is noise. Run by `test_ops_compile` in a process of its
+own, since the test process interprets kernels.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from typing import Any
 
@@ -34,7 +36,8 @@ from electra.train.parallel import World
 from electra.train.state import Master
 from electra.train.step import Stepper
 
-TARGET = GPUTarget("cuda", int(sys.argv[1]), 32)
+CASE = 0
+TARGET = GPUTarget("cuda", 80, 32)
 TYPES = {
     torch.bfloat16: "*bf16",
     torch.float32: "*fp32",
@@ -97,7 +100,7 @@ def record(
     options = {"num_warps": num_warps, "enable_fp_fusion": enable_fp_fusion}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
     made = triton.compile(source, target=TARGET, options=options)
-    print(f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}", made.metadata.shared, flush=True)
+    print(f"{CASE} {kernel.__module__.rpartition('.')[2]}.{kernel.__name__}", made.metadata.shared, flush=True)
 
 
 class NoProducts(TorchDispatchMode):
@@ -125,12 +128,14 @@ def ops_for(architecture: int) -> Ops:
     return Ops({**chosen, "linear_cross_entropy": Chosen(linear_cross_entropy, "triton", "compiled")})
 
 
-def main() -> None:
+def compile_case(architecture: str, preset: str, *overrides: str) -> None:
+    global TARGET
+    TARGET = GPUTarget("cuda", int(architecture), 32)
     JITFunction.run = record  # type: ignore[method-assign]
     driver.start = lambda kernel, blocks, pointers: None
     driver.tensor_map = lambda tiles: ctypes.create_string_buffer(128)
     torch.empty = torch.zeros  # type: ignore[assignment]  # what no kernel fills must still be positions and ids
-    config = load(sys.argv[2], overrides=[*sys.argv[3:], "model.layers=1", "model.vocab_size=2048"])
+    config = load(preset, overrides=[*overrides, "model.layers=1", "model.vocab_size=2048"])
     ops, device = ops_for(TARGET.arch), torch.device("cpu")
     model = build_model(config, ops=ops, dtype=torch.bfloat16)
     master = Master(model, compute=torch.bfloat16, device=device)
@@ -150,4 +155,10 @@ def main() -> None:
         step(random_rows(config, 2), 1e-4)
 
 
-main()
+for number, text in enumerate(sys.argv[1:]):
+    CASE, pid = number, os.fork()
+    if not pid:
+        compile_case(*text.split())
+        sys.exit()
+    if os.waitpid(pid, 0)[1]:
+        sys.exit(f"{text}: failed")

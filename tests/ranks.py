@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import sys
+import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,8 +19,7 @@ sys.path.insert(0, {tests!r})
 import ranks
 import electra.cli.pretrain, electra.interop.continuation, electra.pretrain
 import torch._dynamo, torch.distributed.device_mesh, torch.distributed.fsdp, torch.distributed.tensor
-for case in json.load(sys.stdin):
-    ranks.fork_all(ranks.Case(**case))
+ranks.run_cases([ranks.Case(**case) for case in json.load(sys.stdin)])
 """
 LIMIT_S = 600
 
@@ -37,10 +37,13 @@ class Case:
     """Python that each of them runs first."""
     copied: tuple[str, str, int] | None = None
     """A run folder that is copied before, where to, and the one checkpoint of it that is copied."""
+    waits: bool = False
+    """It waits for a timeout more than it computes: the next cases run beside it."""
 
 
 def run_all(cases: list[Case]) -> dict[str, list[tuple[int, str]]]:
-    """Exit code and output of every process of every case, by name; one case runs after another."""
+    """Exit code and output of every process of every case, by name; one case runs after another,
+    but for those that wait."""
     import tiny_runs
 
     for case in cases:
@@ -52,15 +55,30 @@ def run_all(cases: list[Case]) -> dict[str, list[tuple[int, str]]]:
     return {case.name: [_ended(Path(case.out), rank) for rank in range(case.size)] for case in cases}
 
 
+def run_cases(cases: list[Case]) -> None:
+    """Run cases, one after the other, beside those that wait."""
+    beside = []
+    for case in cases:
+        pid = os.fork() if case.waits else None
+        if pid:
+            beside.append(pid)
+            continue
+        fork_all(case)
+        if pid == 0:
+            os._exit(0)
+    for pid in beside:
+        os.waitpid(pid, 0)
+
+
 def fork_all(case: Case) -> None:
     """Run a case; returns when all its processes have ended. One that has stopped is killed when rank 0 has ended."""
     if case.copied is not None:
-        _copy(*case.copied)
+        copy_run(*case.copied)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     world = {"WORLD_SIZE": str(case.size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    children = []
+    children, began = [], time.monotonic()
     for rank in range(case.size):
         pid = os.fork()
         if not pid:
@@ -72,6 +90,7 @@ def fork_all(case: Case) -> None:
             os.kill(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
         (Path(case.out) / f"{rank}.code").write_text(str(os.waitstatus_to_exitcode(status)))
+    (Path(case.out) / "seconds").write_text(str(time.monotonic() - began))
 
 
 def _child(case: Case, rank: int, world: dict[str, str]) -> None:
@@ -95,7 +114,8 @@ def _child(case: Case, rank: int, world: dict[str, str]) -> None:
     os._exit(code if isinstance(code, int) else 1)
 
 
-def _copy(source: str, target: str, step: int) -> None:
+def copy_run(source: str, target: str, step: int) -> None:
+    """Copy a run folder with one checkpoint of it."""
     name = f"step-{step:08d}"
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("checkpoints"))
     shutil.copytree(Path(source) / "checkpoints" / name, Path(target) / "checkpoints" / name)

@@ -1,4 +1,4 @@
-"""electra bench: rows and units, ratios, failures as rows, the plot, and refusals; every measurement a real process."""
+"""electra bench: rows and units, ratios, failures as rows, the plot, and refusals; every measurement a real one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -17,9 +18,11 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner, Result
 
 from electra import hardware
 from electra.batches.sequences import unpack
+from electra.bench import processes
 from electra.bench.chosen_ops import STACK_COLUMNS, chosen_ops
 from electra.bench.grid import Job, choices, gpu_kinds, plan, sizes
 from electra.bench.measure import WARM_UP, Figures, measure, reason, timed
@@ -41,12 +44,18 @@ HUGE = 2**20
 MEMORY = 6 << 30  # bytes that a process may have: HUGE sequences of 1,024 tokens need more
 
 
-def electra(*args: str, path: Path | None = None, memory: int | None = None) -> subprocess.CompletedProcess[str]:
-    env = ENV if path is None else {**ENV, "PYTHONPATH": f"{path}{os.pathsep}{ENV['PYTHONPATH']}"}
-    command = [sys.executable, "-m", "electra", "bench", *args]
-    if memory is not None:
-        command = ["sh", "-c", f'ulimit -v {memory >> 10} && exec "$@"', "sh", *command]
-    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=240)
+def electra(*args: str, sitecustomize: str = "", **modules: str) -> Result:
+    """`electra bench` in this process; what it measures runs in processes of their own, which find these modules."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        for name, body in {"sitecustomize": sitecustomize, **modules}.items():
+            (Path(folder) / f"{name}.py").write_text(body)
+        patch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{ENV['PYTHONPATH']}")
+        return CliRunner().invoke(main, ["bench", *args])
+
+
+def measured_here(job: Job) -> Row:
+    """A measurement in this process: no package is imported once more."""
+    return Row(job=job, figures=measure(job))
 
 
 def job(kind: str = "ours", *, batch: int = 4, length: int = 64, steps: int = 2, extra: tuple[str, ...] = ()) -> Job:
@@ -84,14 +93,16 @@ H200 = {
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """One command over a grid of two batches, with a peer, and all its files."""
+    """One command over a grid of two batches, with a peer, and all its files; the larger ones are measured here."""
     folder = tmp_path_factory.mktemp("bench")
     files = {name: folder / "new" / f"speed.{name}" for name in ("json", "svg", "txt")}
-    done = electra(
-        *TINY, "--batch", "2,4", "--length", "64", "--peer", "eager", "--steps", "3",
-        "--json", str(files["json"]), "--plot", str(files["svg"]), "--profile", str(files["txt"]),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "run_job", lambda job, tick: (run_job if job.batch == 2 else measured_here)(job))
+        done = electra(
+            *TINY, "--batch", "2,4", "--length", "64", "--peer", "eager", "--steps", "3",
+            "--json", str(files["json"]), "--plot", str(files["svg"]), "--profile", str(files["txt"]),
+        )  # fmt: skip
+    assert done.exit_code == 0, done.output
     texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
     return {"out": done.stdout, "err": done.stderr, **texts, "figures": json.loads(texts["json"])}
 
@@ -279,19 +290,25 @@ def test_a_failing_measurement_is_a_row(tmp_path: Path) -> None:
     """A batch larger than the memory is one; the batch that fits is measured all the same."""
     file = tmp_path / "speed.json"
     args = (*TINY, "model.positions=1024", "--length", "1024", "--peer", "none", "--steps", "1", "--json", str(file))
-    done = electra(*args, "--batch", f"2,{HUGE}", memory=MEMORY)
-    assert done.returncode == 0 and "Traceback" not in done.stderr
+    little = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))"
+    done = electra(*args, "--batch", f"2,{HUGE}", sitecustomize=little)
+    assert done.exit_code == 0, done.output
     assert [one.get("error") for one in json.loads(file.read_text())["measurements"]] == [None, "out of memory"]
     assert f"ours, {HUGE} x 1024 failed: out of memory" in done.stdout.splitlines()
-    alone = electra(*args, "--batch", str(HUGE), memory=MEMORY)
-    assert alone.returncode == 1 and alone.stderr.splitlines()[-1] == "electra: error: nothing could be measured"
 
 
-def test_rounds_take_turns(tmp_path: Path) -> None:
+def test_where_all_fails_so_does_the_command() -> None:
+    done = electra(*TINY, "--batch", "2", "--peer", "none", sitecustomize="import os; os._exit(3)")
+    assert done.exit_code == 1 and done.stderr.splitlines()[-1] == "electra: error: nothing could be measured"
+    assert "ours, 2 x 64 failed: ended with code 3" in done.stdout.splitlines()
+
+
+def test_rounds_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "run_job", lambda job, tick: measured_here(job))
     file = tmp_path / "found.json"
     args = ("--batch", "2", "--steps", "3", "--rounds", "2", "--peer", "eager", "--json", str(file))
     done = electra(*TINY, *args)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.output
     turns = [line.split(":")[0] for line in done.stderr.splitlines() if "tokens/s," in line]
     assert turns == [f"{n}/4 {kind}, 2 x 64" for n, kind in enumerate(("ours", EAGER, "ours", EAGER), 1)]
     assert "3 timed steps each, in each of 2 rounds" in done.stdout
@@ -315,15 +332,12 @@ def test_a_process_that_dies_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path:
         assert run_job(job()).error == words
 
 
-def test_without_transformers_ours_is_measured_all_the_same(tmp_path: Path) -> None:
-    (tmp_path / "transformers.py").write_text("raise ModuleNotFoundError('no', name='transformers')")
-    args = ("--batch", "2", "--steps", "1")
-    alone = electra(*TINY, *args, "--peer", "none", path=tmp_path)
-    assert alone.returncode == 0 and "failed" not in alone.stdout and "x eager" not in alone.stdout
-    both = electra(*TINY, *args, "--peer", "eager", path=tmp_path)
-    assert both.returncode == 0
+def test_without_transformers_ours_is_measured_all_the_same() -> None:
+    missing = "raise ModuleNotFoundError('no', name='transformers')"
+    done = electra(*TINY, "--batch", "2", "--steps", "1", "--peer", "eager", transformers=missing)
+    assert done.exit_code == 0, done.output
     wanted = f"{EAGER}, 2 x 64 failed: the package 'transformers' is missing (pip install 'electra[hf]')"
-    assert wanted in both.stdout
+    assert wanted in done.stdout and done.stdout.count("failed: ") == 1
 
 
 def counted(steps: int) -> tuple[int, list[float]]:
@@ -418,7 +432,7 @@ def test_a_gpu_has_fused_and_plain_steps(tmp_path: Path) -> None:
         "--preset", "tiny", "--batch", "16", "--steps", "5", "--ours", "fused,plain", "--peer", "eager",
         "--json", str(file),
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.output
     rows = json.loads(file.read_text())["measurements"]
     assert [one["step"] for one in rows] == ["ours fused", "ours plain", EAGER]
     assert {one["precision"] for one in rows} == {"bf16"} and all(one["memory_gib"] > 0 for one in rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from operator import eq
 from pathlib import Path
@@ -14,7 +15,8 @@ from click.testing import CliRunner
 from electra.bench.demo_seeds import SeedRow, conclusions
 from electra.cli import main
 from electra.config.load import load
-from electra.demo.demo import ADAPT, PRETRAIN, config_of, demo
+from electra.demo import documentation
+from electra.demo.demo import ADAPT, PRETRAIN, config_of, demo, read_text
 from electra.demo.documentation import read_rows
 from electra.demo.task import FINETUNE, IN_ORDER, MIXED_UP, steps_an_epoch, swapped, write_word_order
 from electra.errors import ConfigError
@@ -26,10 +28,21 @@ from electra.train.schedule import TimeBudget
 PACKAGES = ("numpy", "networkx")
 
 
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A demo that has read its text, with fewer rows of the task, and done nothing else."""
+    out = tmp_path_factory.mktemp("text") / "demo"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documentation, "TRAIN_EACH", 32)
+        patch.setattr(documentation, "DEV_EACH", 24)
+        read_text(out, PACKAGES)
+    return out
+
+
 @pytest.mark.slow
-def test_end_to_end_and_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "demo"
-    first = demo(out, minutes=0.1, epochs=1, packages=PACKAGES, from_zero=True)
+def test_end_to_end_and_again(text: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out = shutil.copytree(text, tmp_path / "demo")
+    first = demo(out, minutes=0.05, epochs=1, packages=PACKAGES, from_zero=True)
     said = capfd.readouterr().err
     assert [line[:3] for line in said.splitlines() if re.match(r"\d/5", line)] == [f"{i}/5" for i in range(1, 6)]
     assert first.report == out / "report.html" and first.chance == 0.5
@@ -43,7 +56,7 @@ def test_end_to_end_and_again(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert f"{first.pretrained:.1%}" in page and "numpy" in page and str(tmp_path) not in page
 
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path != first.report}
-    again = demo(out, minutes=0.1, epochs=1, packages=PACKAGES, from_zero=True)
+    again = demo(out, minutes=0.05, epochs=1, packages=PACKAGES, from_zero=True)
     after = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path != first.report}
     assert after == before
     assert (again.auc, again.pretrained, again.untrained) == (first.auc, first.pretrained, first.untrained)
@@ -53,8 +66,8 @@ def test_end_to_end_and_again(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert f"package, untrained  accuracy  {100 * first.untrained:.1f}" in re.sub(" {2,}", "  ", table)
     assert load_finetuned(first.tuned).about.labels == ("networkx", "numpy")
     with pytest.raises(ConfigError, match="epochs 1.0, now 2.0"):
-        demo(out, minutes=0.1, epochs=2, packages=PACKAGES, from_zero=True)
-    with pytest.raises(ConfigError, match="train.max_minutes 0.1 -> 0.2"):
+        demo(out, minutes=0.05, epochs=2, packages=PACKAGES, from_zero=True)
+    with pytest.raises(ConfigError, match="train.max_minutes 0.05 -> 0.2"):
         demo(out, minutes=0.2, epochs=1, packages=PACKAGES, from_zero=True)
 
 
@@ -88,11 +101,11 @@ def test_more_minutes_are_more_steps() -> None:
 
 
 @pytest.mark.slow
-def test_it_goes_on_from_the_bundled_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_goes_on_from_the_bundled_model(text: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     if TINY not in present():
         pytest.skip(f"{TINY} is not in this tree yet")
-    out = tmp_path / "demo"
-    found = demo(out, minutes=0.1, epochs=1, packages=PACKAGES)
+    out = shutil.copytree(text, tmp_path / "demo")
+    found = demo(out, minutes=0.05, epochs=1, packages=PACKAGES)
     assert "electra:tiny, generator and discriminator, goes on" in capfd.readouterr().err
     assert found.bundled is not None and found.auc[0] > 0.7 and found.loss[0] < 0.4, "it begins with trained weights"
     shown = json.loads((out / "run" / "demo.json").read_text())

@@ -152,6 +152,26 @@ def electra(*arguments: str, path: Path = ROOT / "src") -> str:
     return done.stdout
 
 
+IN_TURN = """
+import json, sys
+from click.testing import CliRunner
+from electra.cli import main
+done = [CliRunner().invoke(main, arguments) for arguments in json.loads(sys.argv[1])]
+assert not any(one.exit_code for one in done), done[-1].output
+print(json.dumps([one.stdout for one in done]))
+"""
+
+
+def in_one_process(*commands: list[str], path: Path) -> list[str]:
+    """What each command prints; packages are imported once for all."""
+    environment = os.environ | {"PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"}
+    program = [sys.executable, "-c", IN_TURN, json.dumps(commands)]
+    done = subprocess.run(program, capture_output=True, text=True, env=environment, timeout=240)
+    assert done.returncode == 0, done.stderr
+    printed: list[str] = json.loads(done.stdout)
+    return printed
+
+
 @pytest.fixture(scope="module")
 def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of each choice, each in a process of its own."""
@@ -254,12 +274,12 @@ def test_the_reference_alone_is_a_whole_installation(tmp_path: Path, data: Path,
     for backend in ("cpp", "triton", "cuda"):
         shutil.rmtree(package / "electra" / "ops" / backend)
     run = tmp_path / "run"
-    electra(*tiny_runs.command(data, run, *FEW), path=package)
+    arguments = ["detect", "--json", "the dogs are small"]
+    commands = (tiny_runs.command(data, run, *FEW), ["doctor", "--json"], [*arguments, "--model", str(run)])
+    _, doctor, stripped = in_one_process(*commands, path=package)
     assert weights(run) == weights(alone["plain"])
-    found = json.loads(electra("doctor", "--json", path=package))
+    found = json.loads(doctor)
     assert {one["backend"] for one in found["ops"]} == {"reference"}
     reasons = {one["op"]: one["reason"] for one in found["ops"]}
     assert "cpp: left out of this installation" in reasons["attention"]
-    arguments = ("detect", "--json", "the dogs are small")
-    stripped = electra(*arguments, "--model", str(run), path=package)
     assert stripped == electra(*arguments, "--model", str(alone["plain"])) and json.loads(stripped)["tokens"]

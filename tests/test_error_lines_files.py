@@ -127,9 +127,9 @@ def full_disk_elsewhere(tmp: Path, patch: pytest.MonkeyPatch) -> None:
         (tmp / "file" / "below").mkdir()
 
 
-def lengthened_short_sequences(tmp: Path, patch: pytest.MonkeyPatch) -> None:
+def lengthened(tmp: Path, changed: str) -> None:
     run = run_without_checkpoints(tmp)
-    written(run / "config.toml", to_toml(tiny_runs.small_config("data.length_start=16")))
+    written(run / "config.toml", to_toml(tiny_runs.small_config(changed)))
     config_to_resume(run, ["train.steps=24"])
 
 
@@ -191,7 +191,14 @@ CASES: dict[str, tuple[Act, type[ElectraError], str]] = {
         lambda tmp, _: run_folder._needs_manifest(written(tmp / "run.json", {"format": 99}).parent),
         CheckpointError, r"format 99 is newer than this program's \d \(upgrade electra\)",
     ),
-    "run: short": (lengthened_short_sequences, ConfigError, "data.length_start: the short sequences of a run that has"),
+    "run: short": (
+        lambda tmp, _: lengthened(tmp, "data.length_start=16"),
+        ConfigError, "data.length_start: the short sequences of a run that has",
+    ),
+    "run: small": (
+        lambda tmp, _: lengthened(tmp, "train.batch_start=4"),
+        ConfigError, "train.batch_start: the small batches of a run that has",
+    ),
     "push: package": (
         lambda tmp, patch: (patch.setitem(sys.modules, "huggingface_hub", None), pushed(tmp, patch, public=True)),
         ConfigError, r"needs huggingface_hub \(pip install",

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
-import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import tiny_runs
 import torch
-from tiny_runs import STEPS, Process, losses, make_data, metric_lines, small_config, weights
+from ranks import Case, copy_run, run_all
+from tiny_runs import STEPS, losses, make_data, metric_lines, small_config, weights
 
 from electra.checkpoint import store
 from electra.checkpoint.tensors import read_tensors
@@ -24,6 +21,23 @@ from electra.pretrain import pretrain
 from electra.train.parallel import World
 
 LIMIT_S = 120
+ASKED = """
+import os, signal
+import electra.train.execution
+from electra.train.step import Stepper
+
+class Asked(Stepper):
+    steps = 0
+    def __call__(self, rows, lr):
+        Asked.steps += 1
+        super().__call__(rows, lr)
+        if (os.environ["RANK"], Asked.steps) == ("1", 3):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+electra.train.execution.Stepper = Asked
+"""
+
+Ended = dict[str, list[tuple[int, str]]]
 
 
 @pytest.fixture(scope="module")
@@ -32,45 +46,44 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pretrain(small_config(), data=data, out=tmp_path_factory.mktemp("alone") / "run")
-
-
-@contextmanager
-def pair(arguments: list[str], program: tuple[str, ...] = ("-m", "electra")) -> Iterator[list[Process]]:
-    """Both processes of a run, as torchrun would start them; none outlives the block."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
-    processes = [
-        tiny_runs.start(arguments, program, RANK=str(rank), LOCAL_RANK=str(rank), **world) for rank in range(2)
-    ]
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
-
-
-def ends(processes: list[Process]) -> list[tuple[int, str]]:
-    """Exit code and output of each."""
-    said = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
-    return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
+def root(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runs are; `alone` is the one of one process."""
+    root = tmp_path_factory.mktemp("runs")
+    pretrain(small_config(), data=data, out=root / "alone")
+    return root
 
 
 @pytest.fixture(scope="module")
-def together(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ended(root: Path, data: Path) -> Ended:
+    """Runs of two processes, by name, as they ended."""
+
+    def two(name: str, *overrides: str, out: str = "", prelude: str = "", source: str = "") -> Case:
+        copied = (str(root / source), str(root / name), 5) if source else None
+        arguments = tiny_runs.command(data, root / (out or name), *overrides)
+        return Case(name, 2, str(root / f"{name}.out"), arguments, prelude=prelude, copied=copied)
+
+    return run_all(
+        [
+            two("together"),
+            two("of one", source="alone"),
+            two("other settings", "optim.lr=0.5", out="alone"),
+            two("asked", prelude=ASKED),
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(root: Path) -> Path:
+    return root / "alone"
+
+
+@pytest.fixture(scope="module")
+def together(root: Path, ended: Ended) -> Path:
     """The same run on two processes."""
-    out = tmp_path_factory.mktemp("together") / "run"
-    with pair(tiny_runs.command(data, out)) as processes:
-        (first, said), (second, others_said) = ends(processes)
+    (first, said), (second, others_said) = ended["together"]
     assert (first, second) == (0, 0), said + others_said
     assert said.count("\ndone: ") == 1 and "done: " not in others_said, "one process speaks"
-    return out
+    return root / "together"
 
 
 def figures(run: Path, kind: str) -> list[dict[str, float]]:
@@ -98,45 +111,29 @@ def test_promise_06_two_processes_compute_what_one_does(alone: Path, together: P
         torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=1e-5)
 
 
-def test_promise_11_a_signal_to_one_stops_both(
-    tmp_path: Path, data: Path, alone: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Then one process goes on alone with what the two saved (promise 5)."""
-    out = tmp_path / "run"
-    slow = ["train.steps=100000", "checkpoint.every=100000"]
-    with pair(tiny_runs.command(data, out, *slow)) as processes:
-        metrics = out / "metrics.jsonl"
-        tiny_runs.wait_for(lambda: metrics.exists() and b'"train"' in metrics.read_bytes(), processes[0])
-        processes[1].send_signal(signal.SIGTERM)
-        (lead, first), (other, second) = ends(processes)
-    step = store.step_of(store.latest(out) or Path("step-0"))
+def test_promise_11_a_signal_to_one_stops_both(root: Path, ended: Ended) -> None:
+    (lead, first), (other, second) = ended["asked"]
     assert (lead, other) == (75, 75), first + second
-    assert f"electra: stopped by a signal to another process at step {step}, saved" in first
-    assert f"electra: stopped by SIGTERM at step {step}, saved" in second
+    assert "electra: stopped by a signal to another process at step 3, saved" in first
+    assert "electra: stopped by SIGTERM at step 3, saved" in second
+    assert store.latest(root / "asked") == store.checkpoint_path(root / "asked", 3)
     assert "Traceback" not in first + second and second.count("\n") < 6, "one process speaks"
 
 
-def test_promise_05_a_checkpoint_of_two_goes_on_in_one(tmp_path: Path, data: Path, together: Path, alone: Path) -> None:
+def test_promise_05_a_checkpoint_of_two_goes_on_in_one(
+    root: Path, data: Path, ended: Ended, together: Path, alone: Path
+) -> None:
     """And one of one in two: what a checkpoint holds does not depend on who wrote it."""
-    for name, source in (("of two", together), ("of one", alone)):
-        run = tmp_path / name
-        shutil.copytree(source, run, ignore=shutil.ignore_patterns("checkpoints"))
-        target = store.checkpoint_path(run, 5)
-        target.mkdir(parents=True)
-        for path in store.checkpoint_path(source, 5).iterdir():
-            (target / path.name).write_bytes(path.read_bytes())
-    pretrain(small_config(), data=data, out=tmp_path / "of two")
-    with pair(tiny_runs.command(data, tmp_path / "of one")) as processes:
-        for code, said in ends(processes):
-            assert code == 0, said
+    copy_run(str(together), str(root / "of two"), 5)
+    pretrain(small_config(), data=data, out=root / "of two")
+    assert [code for code, _ in ended["of one"]] == [0, 0], ended["of one"]
     for name in ("of two", "of one"):
-        assert weights(tmp_path / name)[0] == f"step-{STEPS:08d}"
-        assert losses(tmp_path / name) == pytest.approx(losses(alone), rel=1e-6)
+        assert weights(root / name)[0] == f"step-{STEPS:08d}"
+        assert losses(root / name) == pytest.approx(losses(alone), rel=1e-6)
 
 
-def test_promise_10_a_failure_of_the_leader_ends_both_with_its_code(tmp_path: Path, data: Path, alone: Path) -> None:
-    with pair(tiny_runs.command(data, alone, "optim.lr=0.5")) as processes:
-        (lead, first), (other, second) = ends(processes)
+def test_promise_10_a_failure_of_the_leader_ends_both_with_its_code(ended: Ended) -> None:
+    (lead, first), (other, second) = ended["other settings"]
     assert (lead, other) == (2, 2), first + second
     assert "holds a run with another config: optim.lr" in first
     assert second.splitlines()[-1].endswith("process 1 ends because the leading one failed; its message says why")
@@ -144,7 +141,7 @@ def test_promise_10_a_failure_of_the_leader_ends_both_with_its_code(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shard", ["train.shard=false", "train.shard=true"])
+@pytest.mark.parametrize("shard", ["train.shard=false", pytest.param("train.shard=true", marks=pytest.mark.soak)])
 def test_promise_13_torchrun_starts_again_after_a_lost_process(
     tmp_path: Path, data: Path, together: Path, shard: str
 ) -> None:
@@ -168,9 +165,12 @@ def test_promise_13_torchrun_starts_again_after_a_lost_process(
         assert losses(out) == pytest.approx(losses(together), rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_promise_13_a_process_that_hangs_ends_the_run(tmp_path: Path, data: Path) -> None:
-    """One of the two is stopped, not killed: the other ends within the time it was given, and says so."""
+    """One of the two is stopped, not killed: the other ends within the time it was given, and says so.
+
+    `test_sharding` has the same without torchrun, in every run of the tests.
+    """
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     arguments = ["-m", "electra", *tiny_runs.command(data, tmp_path / "run"), "train.timeout_s=5"]
     with tiny_runs.start(arguments, torchrun, GLOO_SOCKET_IFNAME="lo") as launcher:

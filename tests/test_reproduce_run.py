@@ -6,8 +6,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -40,7 +38,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def arguments(name: str, data: Path, out: Path, *more: str, tokens: int = TOKENS) -> list[str]:
     fixed = ["reproduce", name, "--data", str(data), "--out", str(out), "--tokens", str(tokens)]
-    return [*fixed, *more, *TOY, "train.precision=fp32"]
+    rows = [] if "--rows" in more else ["--rows", "64"]
+    return [*fixed, *rows, *more, *TOY, "train.precision=fp32"]
 
 
 def call(*given: str) -> Any:
@@ -97,20 +96,38 @@ def test_an_experiment_end_to_end_and_again(data: Path, tmp_path: Path) -> None:
     assert times(out / "runs") | times(out / "scores") == before and timeless(out) == found
 
 
+PAIR = ("--only", "lambda-50,lambda-1", "train.log_every=1")
+LONGER = 6 * TOKENS
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two configurations, one after the other, without an interruption."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    alone(*arguments("lambda", data, out, *PAIR, tokens=LONGER))
+    return out
+
+
 @pytest.mark.slow
-def test_killed_and_resumed_gives_the_same_results(data: Path, tmp_path: Path) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    more = ("--only", "lambda-50,lambda-1", "train.log_every=1")
-    alone(*arguments("lambda", data, whole, *more, tokens=10 * TOKENS))
-    process = start(arguments("lambda", data, cut, *more, tokens=10 * TOKENS))
-    wait_for(lambda: step_reached(cut / "runs" / "lambda-1") > 30, process)  # the second, past a checkpoint
+def test_killed_and_resumed_gives_the_same_results(data: Path, whole: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut"
+    process = start(arguments("lambda", data, cut, *PAIR, tokens=LONGER))
+    wait_for(lambda: step_reached(cut / "runs" / "lambda-1") > 20, process)  # the second, past a checkpoint
     process.kill()
     process.communicate()
     assert [row["variant"] for row in timeless(cut)["rows"]] == ["lambda-50"]
     assert timeless(cut)["missing"] == ["lambda-1"]
-    assert "resuming at step" in alone(*arguments("lambda", data, cut, *more, tokens=10 * TOKENS))
+    assert "resuming at step" in alone(*arguments("lambda", data, cut, *PAIR, tokens=LONGER))
     assert timeless(cut) == timeless(whole)
     assert timeless(cut)["seeds"] == [0]  # it chooses a setting
+
+
+@pytest.mark.slow
+def test_workers_do_the_same(data: Path, whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    alone(*arguments("lambda", data, out, *PAIR, "--together", "2", tokens=LONGER))
+    assert timeless(out) == timeless(whole)
+    assert {path.name for path in (out / "logs").iterdir()} == {"lambda-50.txt", "lambda-1.txt"}
 
 
 @pytest.mark.slow
@@ -176,16 +193,6 @@ def test_every_training_algorithm_is_scored_along_the_way(data: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_workers_do_the_same(data: Path, tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    more = ("--only", "rate-15,rate-25")
-    alone(*arguments("mask-rate", data, one, *more))
-    alone(*arguments("mask-rate", data, two, *more, "--together", "2"))
-    assert timeless(one) == timeless(two)
-    assert {path.name for path in (two / "logs").iterdir()} == {"rate-15.txt", "rate-25.txt"}
-
-
-@pytest.mark.slow
 def test_a_worker_s_failure_stops_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "src"))
     bad = Worker(name="bad", arguments=["reproduce", "lambda", "--data", str(tmp_path / "none"), "--out", "x"])
@@ -198,8 +205,11 @@ def test_a_worker_s_failure_stops_the_others(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.slow
 def test_a_signal_stops_workers_after_they_saved(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    process = start(arguments("lambda", data, out, "--only", "lambda-50", "--together", "2", tokens=1000 * TOKENS))
-    wait_for(lambda: step_reached(out / "runs" / "lambda-50") > 60, process)
+    process = start(
+        arguments("lambda", data, out, "--only", "lambda-50", "--together", "2", tokens=1000 * TOKENS)
+        + ["train.log_every=1"]
+    )
+    wait_for(lambda: step_reached(out / "runs" / "lambda-50") > 10, process)
     process.send_signal(signal.SIGTERM)
     message = process.communicate(timeout=60)[0]
     assert process.returncode == Resumable.exit_code and "stopped by SIGTERM; run the same command" in message
@@ -304,7 +314,5 @@ def test_errors_are_one_line(data: Path, tmp_path: Path, given: list[str], code:
 def test_the_list_names_every_experiment() -> None:
     message = call("reproduce", "--list").output
     assert all(name in message for name in ("efficiency", "lambda", "small-models", "all-tokens-mlm", "gpu-10min"))
-    command = [sys.executable, "-m", "electra", "reproduce", "--help"]
-    root = Path(__file__).parents[1]
-    shown = subprocess.run(command, capture_output=True, text=True, cwd=root / "src", check=True).stdout
+    shown = call("reproduce", "--help").output
     assert "--list" in shown and "--worker" not in shown

@@ -161,7 +161,7 @@ def test_promise_15_fine_tuned_heads_equal_roformers(kind: Kind, tmp_path: Path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     text = "the chef cooked a meal."
     assert tokenizer(text)["input_ids"][1:-1] == ours.tokenizer.encode(text)
-    found = head_outputs(ours.network, features, device=torch.device("cpu"), pad_id=0)
+    found = head_outputs(ours.network, features, pad_id=0)
     for number, row in enumerate(ids):
         with torch.inference_mode():
             out = theirs(input_ids=torch.tensor([row]))

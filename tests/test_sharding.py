@@ -54,96 +54,6 @@ def resumed(root: Path, data: Path, source: str, name: str, size: int, *override
     return case(root, data, name, size, *LONG, *overrides, copied=copied)
 
 
-@pytest.fixture(scope="module")
-def runs(root: Path, data: Path) -> Path:
-    """The same run in every way, and resumed in every other."""
-    odd = ["train.steps=4", "optim.warmup_steps=2", "train.micro_batch=2", "generator.clip=0.5"]
-    rounded = ["train.steps=4", "optim.warmup_steps=2", "train.precision=bf16", "optim.ema=0.5"]
-    ended = run_all(
-        [
-            case(root, data, "one", 1, *LONG),
-            case(root, data, "two", 2, *LONG),
-            case(root, data, "two sharded", 2, *LONG, SHARD),
-            case(root, data, "four", 4, *LONG),
-            case(root, data, "four sharded", 4, *LONG, SHARD),
-            resumed(root, data, "two sharded", "goes on in one", 1),
-            resumed(root, data, "two sharded", "goes on in two", 2),
-            resumed(root, data, "two sharded", "goes on in two sharded", 2, SHARD),
-            resumed(root, data, "two sharded", "goes on in four sharded", 4, SHARD),
-            resumed(root, data, "one", "one goes on in two sharded", 2, SHARD),
-            case(root, data, "odd", 1, *odd),
-            case(root, data, "odd sharded", 2, *odd, SHARD, prelude=ENCODERS),
-            case(root, data, "rounded", 1, *rounded),
-            case(root, data, "rounded sharded", 2, *rounded, SHARD),
-        ]
-    )
-    for name, processes in ended.items():
-        for rank, (code, said) in enumerate(processes):
-            assert code == 0, f"{name}: {said}"
-            assert said.splitlines().count("") == 0 and ("\ndone: " in said) == (rank == 0), f"{name}: {said}"
-    return root
-
-
-@pytest.mark.parametrize("name", ["two", "two sharded", "four", "four sharded"])
-def test_promise_06_single_is_ddp_is_fsdp2(runs: Path, name: str) -> None:
-    assert len(losses(runs / "one")) == STEPS
-    assert losses(runs / name) == pytest.approx(losses(runs / "one"), rel=1e-6)
-    for file in ("model.safetensors", "optimizer.safetensors"):
-        one, other = (store.checkpoint_path(runs / run, STEPS) / file for run in ("one", name))
-        assert header(one) == header(other), "who wrote a checkpoint cannot be seen"
-        theirs = read_tensors(other)
-        for key, tensor in read_tensors(one).items():
-            torch.testing.assert_close(theirs[key], tensor, rtol=1e-3, atol=1e-5)
-
-
-def header(path: Path) -> bytes:
-    raw = path.read_bytes()
-    return raw[: 8 + int.from_bytes(raw[:8], "little")]
-
-
-def test_the_shared_table_has_one_name(runs: Path) -> None:
-    """In the weights and in the averages; a second one would be trained apart from the first."""
-    found = store.checkpoint_path(runs / "four sharded", STEPS)
-    for file in ("model.safetensors", "optimizer.safetensors"):
-        names = [name for name in read_tensors(found / file) if name.endswith("token.weight")]
-        assert names in (["embeddings.token.weight"], [f"{g}.embeddings.token.weight" for g in ("average", "square")])
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["goes on in one", "goes on in two", "goes on in two sharded", "goes on in four sharded"]
-    + ["one goes on in two sharded"],
-)
-def test_promise_05_a_checkpoint_goes_on_in_any_number_of_processes(runs: Path, name: str) -> None:
-    assert losses(runs / name) == pytest.approx(losses(runs / "one"), rel=1e-6)
-
-
-def test_promise_04_a_sharded_run_resumes_bit_for_bit(runs: Path) -> None:
-    assert weights(runs / "goes on in two sharded") == weights(runs / "two sharded")
-
-
-def test_micro_batches_and_clipping_apart_are_those_of_one_process(runs: Path) -> None:
-    """With whole encoders gathered at once, as fused kernels need it, and with dropout."""
-    one, sharded = metric_lines(runs / "odd"), metric_lines(runs / "odd sharded")
-    for line, other in zip(one, sharded, strict=True):
-        if line["kind"] == "train":
-            assert other["train/loss"] == pytest.approx(line["train/loss"], rel=1e-6)
-            assert other["optim/grad_norm"] == pytest.approx(line["optim/grad_norm"], rel=1e-4)
-
-
-def test_bf16_keeps_fp32_master_weights(runs: Path) -> None:
-    """And their running average, with which held-out text is evaluated."""
-    one, sharded = (
-        [line["eval/mlm_loss"] for line in metric_lines(runs / name) if line["kind"] == "eval"]
-        for name in ("rounded", "rounded sharded")
-    )
-    assert sharded == pytest.approx(one, rel=2e-3)
-    assert losses(runs / "rounded sharded") == pytest.approx(losses(runs / "rounded"), rel=2e-3)
-    model = read_tensors(store.checkpoint_path(runs / "rounded sharded", 4) / "model.safetensors")
-    matrix = model["discriminator.layers.0.up.weight"]
-    assert not torch.equal(matrix, matrix.bfloat16().float())
-
-
 FAULT = """
 import os, resource, signal
 import electra.train.execution
@@ -201,30 +111,142 @@ def fault(rank: int, step: int, act: str) -> str:
     return FAULT.format(at=(rank, step), act=act)
 
 
-@pytest.fixture(scope="module")
-def faults(root: Path, data: Path) -> tuple[Path, Ended]:
-    """Runs of two processes, sharded, in which one fails."""
+def same_runs(root: Path, data: Path) -> list[Case]:
+    """The same run in every way, and resumed in every other."""
+    odd = ["train.steps=4", "optim.warmup_steps=2", "train.micro_batch=2", "generator.clip=0.5"]
+    rounded = ["train.steps=4", "optim.warmup_steps=2", "train.precision=bf16", "optim.ema=0.5", "model.layers=1"]
+    rounded += ["train.batch_size=4", "data.length=16", "evaluate.sequences=4"]  # dear where bf16 is emulated
+    return [
+        case(root, data, "one", 1, *LONG),
+        case(root, data, "two", 2, *LONG),
+        case(root, data, "two sharded", 2, *LONG, SHARD),
+        case(root, data, "four", 4, *LONG),
+        case(root, data, "four sharded", 4, *LONG, SHARD),
+        resumed(root, data, "two sharded", "goes on in one", 1),
+        resumed(root, data, "two sharded", "goes on in two", 2),
+        resumed(root, data, "two sharded", "goes on in two sharded", 2, SHARD),
+        resumed(root, data, "two sharded", "goes on in four sharded", 4, SHARD),
+        resumed(root, data, "one", "one goes on in two sharded", 2, SHARD),
+        case(root, data, "odd", 1, *odd),
+        case(root, data, "odd sharded", 2, *odd, SHARD, prelude=ENCODERS),
+        case(root, data, "rounded", 1, *rounded),
+        case(root, data, "rounded sharded", 2, *rounded, SHARD),
+    ]
+
+
+def faulty_runs(root: Path, data: Path) -> list[Case]:
+    """Runs of two processes, sharded, in which one fails; first those in which the other waits long."""
     each = ["checkpoint.every=1", "checkpoint.keep=20", "guard.max_skipped=4"]
     kill = "os.kill(os.getpid(), signal.SIGKILL)"
     ask = "os.kill(os.getpid(), signal.SIGUSR1)"
     hang = "os.kill(os.getpid(), signal.SIGSTOP)"
 
-    def two(name: str, prelude: str, *overrides: str) -> Case:
+    def two(name: str, prelude: str, *overrides: str, waits: bool = False) -> Case:
         shorter = ["model.layers=1", "train.steps=11", "evaluate.every=0"]
-        return case(root, data, name, 2, SHARD, *shorter, *overrides, prelude=prelude)
+        return case(root, data, name, 2, SHARD, *shorter, *overrides, prelude=prelude, waits=waits)
 
-    return root, run_all(
-        [
-            two("nan", NAN_ON_ONE, *each),
-            two("nan replicated", NAN_ON_ONE, *each, "train.shard=false"),
-            two("asked", fault(1, 3, ask)),
-            two("full on 1", fault(1, 1, FULL)),
-            two("full on 0", fault(0, 6, FULL)),
-            two("killed", fault(1, 7, kill)),
-            two("killed in a save", KILLED_IN_A_SAVE),
-            two("stopped", fault(1, 3, hang), "train.timeout_s=10"),
-        ]
+    return [
+        two("killed in a save", KILLED_IN_A_SAVE, waits=True),
+        two("stopped", fault(1, 3, hang), "train.timeout_s=10", waits=True),
+        two("killed", fault(1, 7, kill), waits=True),
+        two("nan", NAN_ON_ONE, *each),
+        two("nan replicated", NAN_ON_ONE, *each, "train.shard=false"),
+        two("asked", fault(1, 3, ask)),
+        two("full on 1", fault(1, 1, FULL)),
+        two("full on 0", fault(0, 6, FULL)),
+    ]
+
+
+@pytest.fixture(scope="module")
+def ended(root: Path, data: Path) -> Ended:
+    """How every process of every run ended: of those in which one fails, and of all others."""
+    return run_all([*faulty_runs(root, data), *same_runs(root, data)])
+
+
+@pytest.fixture(scope="module")
+def runs(root: Path, data: Path, ended: Ended) -> Path:
+    for name in (one.name for one in same_runs(root, data)):
+        for rank, (code, said) in enumerate(ended[name]):
+            assert code == 0, f"{name}: {said}"
+            assert said.splitlines().count("") == 0 and ("\ndone: " in said) == (rank == 0), f"{name}: {said}"
+    return root
+
+
+@pytest.fixture(scope="module")
+def faults(root: Path, ended: Ended) -> tuple[Path, Ended]:
+    return root, ended
+
+
+@pytest.mark.parametrize("name", ["two", "two sharded", "four", "four sharded"])
+def test_promise_06_single_is_ddp_is_fsdp2(runs: Path, name: str) -> None:
+    assert len(losses(runs / "one")) == STEPS
+    assert losses(runs / name) == pytest.approx(losses(runs / "one"), rel=1e-6)
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        one, other = (store.checkpoint_path(runs / run, STEPS) / file for run in ("one", name))
+        assert header(one) == header(other), "who wrote a checkpoint cannot be seen"
+        theirs = read_tensors(other)
+        for key, tensor in read_tensors(one).items():
+            torch.testing.assert_close(theirs[key], tensor, rtol=1e-3, atol=1e-5)
+
+
+def header(path: Path) -> bytes:
+    raw = path.read_bytes()
+    return raw[: 8 + int.from_bytes(raw[:8], "little")]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_torch_distributed_checkpoint_reads_what_was_saved(runs: Path) -> None:
+    """By its reader of safetensors, which shards as it reads: weights and averages of four processes' run."""
+    from torch.distributed import checkpoint as dcp
+
+    found = store.checkpoint_path(runs / "four sharded", STEPS)
+    expected = {k: v for file in ("model", "optimizer") for k, v in read_tensors(found / f"{file}.safetensors").items()}
+    state = {name: torch.full_like(tensor, torch.nan) for name, tensor in expected.items()}
+    dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(found)), no_dist=True)
+    assert len(state) > 100 and all(torch.equal(state[name], tensor) for name, tensor in expected.items())
+
+
+def test_the_shared_table_has_one_name(runs: Path) -> None:
+    """In the weights and in the averages; a second one would be trained apart from the first."""
+    found = store.checkpoint_path(runs / "four sharded", STEPS)
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        names = [name for name in read_tensors(found / file) if name.endswith("token.weight")]
+        assert names in (["embeddings.token.weight"], [f"{g}.embeddings.token.weight" for g in ("average", "square")])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["goes on in one", "goes on in two", "goes on in two sharded", "goes on in four sharded"]
+    + ["one goes on in two sharded"],
+)
+def test_promise_05_a_checkpoint_goes_on_in_any_number_of_processes(runs: Path, name: str) -> None:
+    assert losses(runs / name) == pytest.approx(losses(runs / "one"), rel=1e-6)
+
+
+def test_promise_04_a_sharded_run_resumes_bit_for_bit(runs: Path) -> None:
+    assert weights(runs / "goes on in two sharded") == weights(runs / "two sharded")
+
+
+def test_micro_batches_and_clipping_apart_are_those_of_one_process(runs: Path) -> None:
+    """With whole encoders gathered at once, as fused kernels need it, and with dropout."""
+    one, sharded = metric_lines(runs / "odd"), metric_lines(runs / "odd sharded")
+    for line, other in zip(one, sharded, strict=True):
+        if line["kind"] == "train":
+            assert other["train/loss"] == pytest.approx(line["train/loss"], rel=1e-6)
+            assert other["optim/grad_norm"] == pytest.approx(line["optim/grad_norm"], rel=1e-4)
+
+
+def test_bf16_keeps_fp32_master_weights(runs: Path) -> None:
+    """And their running average, with which held-out text is evaluated."""
+    one, sharded = (
+        [line["eval/mlm_loss"] for line in metric_lines(runs / name) if line["kind"] == "eval"]
+        for name in ("rounded", "rounded sharded")
     )
+    assert sharded == pytest.approx(one, rel=2e-3)
+    assert losses(runs / "rounded sharded") == pytest.approx(losses(runs / "rounded"), rel=2e-3)
+    model = read_tensors(store.checkpoint_path(runs / "rounded sharded", 4) / "model.safetensors")
+    matrix = model["discriminator.layers.0.up.weight"]
+    assert not torch.equal(matrix, matrix.bfloat16().float())
 
 
 @pytest.mark.parametrize("name", ["nan", "nan replicated"])
@@ -274,6 +296,7 @@ def test_promise_13_a_lost_process_is_named(faults: tuple[Path, Ended], name: st
     assert (lead, other) == (1, code), said
     assert said.splitlines()[-1].startswith("electra: error: process 0 lost process 1: "), said
     assert "Traceback" not in said
+    assert float((root / f"{name}.out" / "seconds").read_text()) < 60
     saved = [path.name for path in (root / name / "checkpoints").glob("*")]
     assert saved == ([] if name == "stopped" else ["step-00000005"])
 

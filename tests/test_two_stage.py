@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import tiny_runs
 import torch
+from ranks import Case, run_all
 from safetensors.torch import load_file
 from tiny import RESOURCES, SPECIALS, make_model, ragged_rows, tiny_config
 from tiny_runs import losses, make_data, metric_lines, signalled, small_config, weights
@@ -196,24 +196,32 @@ def test_promise_04_stopping_at_every_step(tmp_path: Path, data: Path, config: C
     assert tiny_runs.times(out) == before, "a finished run is left alone"
 
 
-def test_promise_04_kill_9_in_either_stage(tmp_path: Path, data: Path, config: Config) -> None:
+KILLED_AFTER = """
+import os, signal
+from electra.checkpoint import store
+save = store.save
+
+def deadly(*arguments, step, **more):
+    saved = save(*arguments, step=step, **more)
+    if step == {step}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return saved
+
+store.save = deadly
+"""
+
+
+def test_promise_04_kill_9_in_either_stage(tmp_path: Path, data: Path) -> None:
     """Killed after a checkpoint of the first stage, after its last one, and after one of the second: one run."""
     once, out = tmp_path / "once", tmp_path / "run"
-    untouched = tiny_runs.start(tiny_runs.command(data, once, *OVERRIDES))
-    output = untouched.communicate(timeout=120)[0]
-    assert untouched.returncode == 0, output
-    arguments = tiny_runs.command(data, out, *OVERRIDES)
-    for killed_after in (3, FIRST, 9):
-        assert not store.checkpoint_path(out, killed_after).exists(), "killed too late to show anything"
-        process = tiny_runs.start(arguments)
-        tiny_runs.wait_for(store.checkpoint_path(out, killed_after).exists, process)
-        process.kill()
-        output = process.communicate(timeout=60)[0]
-        assert process.returncode == -signal.SIGKILL, output
-    assert not store.checkpoint_path(out, FIRST + SECOND).exists(), "killed too late to show anything"
-    again = tiny_runs.start(arguments)
-    output = again.communicate(timeout=120)[0]
-    assert again.returncode == 0 and "resuming at step " in output, output
+
+    def case(name: str, run: Path, prelude: str = "") -> Case:
+        return Case(name, 1, str(tmp_path / name), tiny_runs.command(data, run, *OVERRIDES), prelude=prelude)
+
+    killed = [case(f"killed {step}", out, KILLED_AFTER.format(step=step)) for step in (3, FIRST, 9)]
+    ended = run_all([case("untouched", once), *killed, case("again", out)])
+    assert [[code for code, _ in ended[one]] for one in ended] == [[0], [-9], [-9], [-9], [0]], ended
+    assert f"resuming at step {FIRST}" in ended["killed 9"][0][1] and "resuming at step 9" in ended["again"][0][1]
     assert weights(out) == weights(once)
     assert metric_lines(out) == metric_lines(once)
 
@@ -268,7 +276,7 @@ def test_a_few_steps_lower_the_loss_of_each_stage(compute: torch.dtype) -> None:
     )
     config = replace(config, model=replace(config.model, heads=1, ffn=128))
     ops = select("auto", device=torch.device("cpu"), dtype=compute)
-    model, rows = make_model(config, ops=ops, dtype=compute), ragged_rows(8)
+    model, rows = make_model(config, ops=ops, dtype=compute), ragged_rows(4)
     kept: dict[str, Tensor] = {}
     for number, stage in enumerate(plan_stages(config, Resources(SPECIALS, ops))):
         stage.begin(model)
@@ -280,7 +288,7 @@ def test_a_few_steps_lower_the_loss_of_each_stage(compute: torch.dtype) -> None:
             stage.objective,
             ops=ops,
             world=World(),
-            micro_batch=8,
+            micro_batch=4,
             compiled=False,
             captured=False,
             separator=None,
