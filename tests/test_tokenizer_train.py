@@ -173,6 +173,18 @@ def test_the_alphabet() -> None:
     assert alphabet.within(3) == ({"a", "b", "."}, set())  # then their entries
 
 
+def test_of_characters_too_rare_to_learn_few_have_entries() -> None:
+    often = {chr(0x4E00 + number): 10_000 for number in range(1_200)}
+    seldom = {chr(0x5E00 + number): 1 for number in range(290)}  # 290 of 12,000,290 characters
+    alphabet = Alphabet.of(often | seldom, lowercase=True, strip_accents=True)
+    assert alphabet.within(30_000)[0] == often.keys()
+    assert len(alphabet.within(1_100)[0]) == 1_100
+    fewer = Alphabet.of(dict(list(often.items())[:800]) | seldom, lowercase=True, strip_accents=True)
+    assert len(fewer.within(30_000)[0]) == 1_000  # a thousand characters have entries however rare
+    twice = Alphabet.of(often | dict.fromkeys(seldom, 2), lowercase=True, strip_accents=True)
+    assert len(twice.within(30_000)[0]) == 1_200 + 290 - 150  # 150 of them are 300 of 12,000,580 characters
+
+
 def test_words_are_what_stands_between_spaces_and_punctuation() -> None:
     counts = count_words(["Don't stop. Don't!", "北京 é"], lowercase=True, strip_accents=True)
     assert counts == {"don": 2, "'": 2, "t": 2, "stop": 1, ".": 1, "!": 1, "北": 1, "京": 1, "e": 1}

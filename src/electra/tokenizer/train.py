@@ -62,7 +62,8 @@ def train(
 ) -> Tokenizer:
     """A tokenizer with `vocab_size` entries, or as many as the text supports.
 
-    `characters` are those of the whole corpus where the lines are a sample of it: each gets an entry.
+    `characters` are those of the whole corpus where the lines are a sample of it: each gets an entry of a WordPiece
+    vocabulary, except those too rare to be learned where there are many of them.
     """
     if vocab_size < SMALLEST[kind]:
         reason = f"{vocab_size} is too small for a vocabulary of {'bytes' if kind == 'bytes' else 'WordPieces'}"
