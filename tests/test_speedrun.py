@@ -226,7 +226,7 @@ def test_scoring_again_runs_and_records_nothing(run: Path, glue: Path, scored: t
 
 
 @pytest.mark.slow
-def test_a_process_a_seed_gives_the_same_scores(
+def test_a_process_a_task_and_seed_gives_the_same_scores(
     run: Path, glue: Path, scored: tuple[Record, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tiny_runs.ROOT / "src"))

@@ -70,7 +70,10 @@ def train(
 )
 @click.option("--records", type=click.Path(path_type=Path), help="Append the record here (default: RUN/records.jsonl).")
 @click.option(
-    "--processes", default=0, type=click.IntRange(0), help="Seeds at a time, a process each (default: on a GPU all)."
+    "--processes",
+    default=0,
+    type=click.IntRange(0),
+    help="Processes at a time, one for each task and seed (default: on a GPU one a core).",
 )
 @click.option("--commit", help="The commit of the code, where it ran outside a checkout.")
 @OVERRIDES

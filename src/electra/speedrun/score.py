@@ -32,6 +32,8 @@ Purpose = Literal["report", "choice"]
 SEEDS: dict[Purpose, range] = {"report": REPORT_SEEDS, "choice": CHOICE_SEEDS}
 """Settings are chosen on some fine-tuning seeds and results reported on others: no choice flatters itself."""
 SCORES, LOGS = "scores", "logs"
+LONGEST_FIRST = ("sst2", "stsb", "cola", "rte", "mrpc")
+"""GLUE-5 by its steps, so that no long one begins when the others are done."""
 _FIXED = ("max_train_rows", "seed")
 _FREE = ("device", "precision", "compile", "kernels", "log_every")  # how it is computed, not what
 
@@ -47,8 +49,8 @@ def score(
 ) -> Record:
     """The record of a finished speedrun. All rows of GLUE-5; scores are in `run`/scores, and are not run twice.
 
-    `settings` change the paper's fine-tuning and stand in the record. `processes` seeds run at a time (0: on a GPU
-    all). `commit` names the code's where it runs outside a checkout.
+    `settings` change the paper's fine-tuning and stand in the record. `processes` run at a time, each a task
+    with a seed (0: on a GPU one a core). `commit` names the code's where it runs outside a checkout.
     """
     for key in parse_overrides(settings, FinetuneConfig):
         if key in _FIXED:
@@ -112,38 +114,40 @@ def record_of(
 def _finetuned(
     run: Path, *, glue: Path, seeds: Sequence[int], settings: Sequence[str], processes: int, purpose: Purpose
 ) -> Suite:
-    """The results of all tasks over all seeds: in this process, or a process for each seed."""
+    """The results of all tasks over all seeds: in this process, or a process for each task and seed."""
     out = run / SCORES / purpose
     device = hardware.device(adjust(FinetuneConfig(), overrides=settings).device)
-    processes = processes or (1 if device.type == "cpu" else len(seeds))
+    processes = processes or (1 if device.type == "cpu" else hardware.cores())
     if processes == 1:
         options = Options(seeds=len(seeds), settings=[*settings, f"seed={seeds[0]}"])
         return finetune_glue(model=run, data=glue, out=out, tasks=GLUE_5, options=options)
-    folders = {seed: out / f"seed-{seed}" for seed in seeds}
-    shared = ["--model", str(run), "--data", str(glue), "--tasks", ",".join(GLUE_5)]
+    folders = {(task, seed): out / f"{task}-{seed}" for task in LONGEST_FIRST for seed in seeds}
+    shared = ["--model", str(run), "--data", str(glue)]
     workers = [
-        Worker(name=f"seed-{seed}", arguments=["glue", *shared, "--out", str(folder), *settings, f"seed={seed}"])
-        for seed, folder in folders.items()
+        Worker(
+            name=folder.name,
+            arguments=["glue", *shared, "--tasks", task, "--out", str(folder), *settings, f"seed={seed}"],
+        )
+        for (task, seed), folder in folders.items()
     ]
 
     def done() -> int:
         return sum(len(open_suite(folder).results) for folder in folders.values())
 
-    with watched("fine-tuning", len(folders) * len(GLUE_5), done):
+    with watched("fine-tuning", len(folders), done):
         for _ in side_by_side(workers, logs=out / LOGS, together=processes, gpus=torch.cuda.device_count()):
             pass
-    return _merged([open_suite(folder) for folder in folders.values()])
+    return Suite(results=tuple(_merged([open_suite(folders[task, seed]) for seed in seeds]) for task in GLUE_5))
 
 
-def _merged(suites: Sequence[Suite]) -> Suite:
-    """The suites of single seeds as one."""
+def _merged(suites: Sequence[Suite]) -> TaskResult:
+    """The results of a task's single seeds as one."""
 
     def merge(a: TaskResult, b: TaskResult) -> TaskResult:
         assert (a.task, a.config, a.rows) == (b.task, b.config, b.rows), "seeds of one model and one setting"
         return reduce(TaskResult.with_run, b.seeds, a)
 
-    by_task = zip(*(suite.results for suite in suites), strict=True)
-    return Suite(results=tuple(reduce(merge, results) for results in by_task))
+    return reduce(merge, (result for suite in suites for result in suite.results))
 
 
 def _device(facts: dict[str, object]) -> str:
