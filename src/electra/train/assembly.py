@@ -17,14 +17,14 @@ from electra.progress import say
 from electra.shards.dataset import Prepared, open_data
 from electra.train.execution import Execution, plan_execution
 from electra.train.memory import require_memory
-from electra.train.parallel import World, is_leader, join, process_count
+from electra.train.parallel import World, is_leader, join, local_rank, process_count
 
 
 @contextmanager
 def assembled(config: Config, *, data: Path) -> Iterator[tuple[Config, Prepared, Execution, World, bool]]:
     """The config as the data wants it, the data, how steps execute, the processes, and whether this is the first
     process of its machine; the processes part at the end of the block."""
-    first = int(os.environ.get("LOCAL_RANK", "0")) == 0
+    first = local_rank() == 0
     prepared = open_data(data, verify=first)
     config = _fit_vocabulary(config, prepared)
     device = hardware.device(config.train.device)
@@ -35,7 +35,7 @@ def assembled(config: Config, *, data: Path) -> Iterator[tuple[Config, Prepared,
     if device.type == "cpu":
         hardware.keep_freed_memory()
     else:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(local_rank())
     world = join(device, timeout_s=config.train.timeout_s)
     with closing(world):
         world.share(config.train.batch_start, key="train.batch_start")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,9 @@ from torch import Tensor
 
 from electra.errors import ConfigError, ElectraError
 from electra.train.heartbeat import Heartbeat
+
+TIMEOUT = re.compile("timed out|timeout", re.IGNORECASE)
+SOURCE_LINE = re.compile(r"^\[\S+:\d+\] ")  # gloo says where in its source it failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,9 @@ class World:
 
     def _lost_error(self, lost: list[int], error: RuntimeError) -> ElectraError:
         named = f"process {', '.join(map(str, lost))}" if lost else "another one"
-        reason = str(error).partition("\n")[0]
+        reason = SOURCE_LINE.sub("", str(error).partition("\n")[0])
+        if TIMEOUT.search(reason):
+            reason = f"no answer within train.timeout_s ({reason})"
         return ElectraError(f"process {self.rank} lost {named}: {reason}")
 
     def _number(self, value: float) -> Tensor:
@@ -132,32 +138,55 @@ class World:
 
 def process_count() -> int:
     """The processes that torchrun started, before they have met."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return _from_launcher("WORLD_SIZE", 1)
 
 
 def is_leader() -> bool:
     """Whether this process is the one that speaks, before they have met and after they have parted."""
-    return int(os.environ.get("RANK", "0")) == 0
+    return _from_launcher("RANK", 0) == 0
+
+
+def local_rank() -> int:
+    """This process's place among those of its machine."""
+    return _from_launcher("LOCAL_RANK", 0)
+
+
+def _from_launcher(name: str, alone: int) -> int:
+    text = os.environ.get(name) or str(alone)
+    if not text.isdecimal():
+        raise ConfigError(name, f"{text!r} is not a count (torchrun sets this variable; otherwise unset it)")
+    return int(text)
 
 
 def join(device: torch.device, *, timeout_s: float) -> World:
     """The world that torchrun described in the environment, or a world of one.
 
-    A process that does not answer for `timeout_s` counts as lost: every other one ends with an error.
+    A process that does not answer for `timeout_s` counts as lost, one that never comes too: every other one ends with
+    an error that names it.
     """
     if process_count() == 1:
         return World()
     from torch.distributed.rendezvous import rendezvous
 
-    store, rank, size = next(rendezvous("env://"))
+    if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
+        problem = f"it says {process_count()} processes, but {missing[0]} is not set"
+        raise ConfigError("WORLD_SIZE", f"{problem} (start them with torchrun, or unset it)")
+    rank, size, timeout = _from_launcher("RANK", 0), process_count(), timedelta(seconds=timeout_s)
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=timeout))
+    except RuntimeError as error:  # the store is kept by the process that leads, or by its launcher
+        raise World(rank, size)._lost_error([0] if rank else [], error) from error
     # torchrun keeps its store over a restart, addresses of dead processes included: each attempt has names of its own.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     named = torch.distributed.PrefixStore(f"electra-{attempt}", store)  # type: ignore[attr-defined]
-    torch.distributed.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        store=named,
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=timeout_s),
-    )
-    return World(rank, size, Heartbeat(named, rank=rank, size=size))
+    # A store is busy while it waits: the heartbeat has its own connection, or a process that waits would seem lost.
+    heartbeat = Heartbeat(named.clone(), rank=rank, size=size)  # type: ignore[attr-defined]
+    world = World(rank, size, heartbeat)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    try:
+        with world._others():
+            torch.distributed.init_process_group(backend, store=named, rank=rank, world_size=size, timeout=timeout)
+    except ElectraError:
+        heartbeat.close()
+        raise
+    return world
