@@ -23,6 +23,15 @@ def last_line(name: str = "") -> str:
     return f"electra: stopped{f' by {name}' if name else ''}; the same command continues where it can"
 
 
+def behind(error: BaseException) -> BaseException:
+    """The signal that came before an error, or the error: packages turn the exception of a signal into their own."""
+    if not EARLIER or isinstance(error, Resumable):
+        return error
+    stopped = Stopped(EARLIER.reason)
+    stopped.__cause__ = error
+    return stopped
+
+
 def listen() -> None:
     """Take signals from now on, while the command line itself is imported: the first one ends the program."""
     for number in SIGNALS:

@@ -16,7 +16,7 @@ import click
 from electra import __version__, progress
 from electra.errors import ConfigError, ElectraError, Resumable, is_out_of_memory, suggest
 from electra.platforms import require_supported
-from electra.stopping import Stopped, last_line, stopped_by_signals
+from electra.stopping import Stopped, behind, last_line, stopped_by_signals
 from electra.terminal import visible
 
 COMMANDS = {
@@ -194,6 +194,7 @@ def _discard_stdout() -> None:
 
 def _report(error: BaseException, command: str, args: Sequence[str]) -> int:
     """Say what went wrong in one line; the exit code to leave with. A bug keeps its traceback."""
+    error = behind(error)
     known = _line_and_code(error, command, args)
     if known is None:
         raise error
