@@ -96,7 +96,7 @@ def _be_electra(arguments: Sequence[str], log: Path, fault: Callable[[], None], 
         signal.signal(signal.SIGINT, signal.default_int_handler)  # as Python starts, whatever the campaign inherited
         if cold:
             os.execv(sys.executable, [sys.executable, "-m", "electra", *arguments])
-        sys.argv = ["electra", *arguments]
+        sys.argv = ["__main__.py", *arguments]  # what run.json calls a cold one, too
         fault()
         runpy.run_module("electra", run_name="__main__")
     except SystemExit as end:
