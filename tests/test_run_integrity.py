@@ -211,6 +211,15 @@ def test_promise_12_a_run_that_ends_in_bad_steps_is_diverged(data: Path, tmp_pat
     assert not (tmp_path / "hot" / "checkpoints" / "step-00000012").exists()
 
 
+def test_promise_12_a_run_whose_weights_give_no_numbers_is_diverged(data: Path, tmp_path: Path) -> None:
+    """One step destroyed the weights, and it was finite: the steps after it are few, and in one line with it."""
+    hot = small_config("optim.lr=1e38", "optim.warmup_steps=1", "train.steps=3", "train.log_every=5")
+    with pytest.raises(Diverged, match="step 3: the run ends, and its mlm_loss on held-out text is not a number"):
+        pretrain(hot, data=data, out=tmp_path / "hot")
+    assert (tmp_path / "hot" / "diverged" / "checkpoints" / "step-00000003").is_dir()
+    assert not (tmp_path / "hot" / "checkpoints").exists()
+
+
 def test_promise_11_a_signal_before_training_is_one_line(data: Path, tmp_path: Path) -> None:
     """While packages are imported and the model is built, nothing is there to be saved."""
     for number, wait_s in ((signal.SIGTERM, 0.4), (signal.SIGUSR1, 0.9), (signal.SIGINT, 1.5)):

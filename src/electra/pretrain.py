@@ -38,7 +38,7 @@ from electra.train.assembly import assembled
 from electra.train.clock import run_clock
 from electra.train.evaluate import Sample, evaluate, readable
 from electra.train.execution import Execution, make_stepper
-from electra.train.guard import dead_discriminator
+from electra.train.guard import check_held_out, dead_discriminator
 from electra.train.interrupt import Stop, stop_on_signals
 from electra.train.loop import Position, train
 from electra.train.memory import advice
@@ -311,11 +311,9 @@ class _Run:
             problem = self.verifying.problem(wait=ends) if self.verifying is not None else None
             if self.world.any(problem is not None):
                 reason = "another process found damaged data; its message names the file"
-                began = (
-                    f"nothing was saved after step {self.began}"
-                    if self.last_saved == self.began
-                    else (f"the checkpoints after step {self.began} were trained on it: remove them")
-                )
+                unsaved = f"nothing was saved after step {self.began}"
+                saved = f"the checkpoints after step {self.began} were trained on it: remove them"
+                began = unsaved if self.last_saved == self.began else saved
                 raise DataError(problem or reason, began, fix="restore the file, then run the same command")
             save(position)
             self.last_saved = self.stage.outside(position).step
@@ -376,6 +374,8 @@ class _Run:
         figures, samples = self._held_out_figures()
         sequences = [readable(sample, self.token_names) for sample in samples]
         self.telemetry.evaluated(position, figures, sequences, time_s=self.elapsed(), spaced=self.spaced)
+        if position.step == position.total_steps:
+            check_held_out(figures, step=position.step)
         if "rtd_auc" in figures and since > self._warmup(position):
             rtd = {key: figures[key] for key in ("rtd_loss", "replaced_rate")}
             if warning := dead_discriminator(auc=figures["rtd_auc"], **rtd):

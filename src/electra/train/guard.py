@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from electra.config.schema import GuardConfig
 from electra.errors import Diverged
@@ -54,6 +55,16 @@ class Guard:
             raise Diverged(
                 f"step {step}: the run ends with {self._skipped:.0f} steps whose gradient was not finite {_FIX}"
             )
+
+
+def check_held_out(figures: Mapping[str, float], *, step: int) -> None:
+    """Raise `Diverged` where the weights of a run that ends give no numbers on held-out text.
+
+    A few bad steps may hide behind good ones in the last line of figures.
+    """
+    for name in ("mlm_loss", "rtd_loss"):
+        if math.isnan(figures.get(name, 0.0)):
+            raise Diverged(f"step {step}: the run ends, and its {name} on held-out text is not a number {_FIX}")
 
 
 def loss_may_rise(algorithm: str, objective: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from electra.batches.loader import Batch
 from electra.batches.order import Cursor
 from electra.config.schema import Config
-from electra.errors import Diverged
+from electra.errors import Diverged, ElectraError
 from electra.train.guard import Guard, loss_may_rise
 from electra.train.interlude import Interlude
 from electra.train.interrupt import Stop
@@ -51,7 +51,7 @@ def train(
     The learning rate's schedule begins at step `first`, where the run as a whole may have begun before. A run beyond
     help is handed to `dump` before it ends with `Diverged`. `elapsed` gives the seconds of the run, `save_s` of a save.
     """
-    evaluation = Interlude(evaluate, config.evaluate, elapsed=elapsed)
+    evaluation = Interlude(_dumping(evaluate, dump), config.evaluate, elapsed=elapsed)
     saving = Interlude(save, config.checkpoint, elapsed=elapsed, last_s=save_s)
     budget = TimeBudget(config.train, elapsed=elapsed, interludes=(evaluation, saving))
     guard = Guard(config.guard, may_rise=loss_may_rise(config.train.algorithm, config.objective.name))
@@ -79,7 +79,7 @@ def train(
             line, tokens = meter.read(lr=lr)
             position = replace(position, tokens=position.tokens + tokens, elapsed_s=elapsed())
             record(position, line)
-            _check(position, line, guard, dump, last=position.step == total)
+            _dumping(_check, dump)(position, line, guard, position.step == total)
         if evaluates:
             evaluation(position)
         if saves:
@@ -91,11 +91,21 @@ def train(
     return position
 
 
-def _check(position: Position, line: Line, guard: Guard, dump: Callable[[Position], None], *, last: bool) -> None:
-    try:
-        guard.check(step=position.step, line=line)
-        if last:
-            guard.finish(step=position.step)
-    except Diverged:
-        dump(position)
-        raise
+def _check(position: Position, line: Line, guard: Guard, last: bool) -> None:
+    guard.check(step=position.step, line=line)
+    if last:
+        guard.finish(step=position.step)
+
+
+def _dumping(act: Callable[..., None], dump: Callable[[Position], None]) -> Callable[..., None]:
+    """`act` at a position; a run that it finds beyond help is handed to `dump`, on every process, before it ends."""
+
+    def guarded(position: Position, *arguments: object) -> None:
+        try:
+            act(position, *arguments)
+        except ElectraError as error:
+            if error.exit_code == Diverged.exit_code:  # by code: processes that do not lead have an error of no class
+                dump(position)
+            raise
+
+    return guarded
