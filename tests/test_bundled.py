@@ -226,23 +226,40 @@ def test_the_package_s_own_are_whole_small_and_described(name: str) -> None:
     assert "CC BY-SA" in card and "minutes on" in card
 
 
+ORDINARY = (
+    "He was born in a small town in the north of the country and went to school there for two years.",
+    "The river runs through the middle of the city and flows into the sea near the old harbour.",
+    "In the war many soldiers were killed and the king had to leave his palace and flee to the mountains.",
+    "She wrote several books about the history of science and taught at the university until her death.",
+)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_package_s_own_suspect_words_out_of_order(name: str) -> None:
     if name not in present():
         pytest.skip(f"{name} is not in this tree yet")
     model = electra.load(name)
-    texts = [
-        "He was born in a small town in the north of the country and went to school there for two years.",
-        "The river runs through the middle of the city and flows into the sea near the old harbour.",
-        "In the war many soldiers were killed and the king had to leave his palace and flee to the mountains.",
-        "She wrote several books about the history of science and taught at the university until her death.",
-    ]
-    mixed = [" ".join(sorted(text.split())) for text in texts]
 
-    def suspicion(some: list[str]) -> float:
-        return sum(token.probability for text in some for token in model.detect(text).tokens)
+    def suspicion(text: str) -> float:
+        return sum(token.probability for token in model.detect(text).tokens)
 
-    assert suspicion(mixed) > 2 * suspicion(texts)
+    for text in ORDINARY:
+        words = text.split()
+        for place in range(2, len(words) - 2, 5):  # every fifth word changes places with the next one
+            words[place : place + 2] = reversed(words[place : place + 2])
+        assert suspicion(" ".join(words)) > 1.5 * suspicion(text), text
+
+
+def test_the_package_s_small_one_finds_the_word_that_was_replaced() -> None:
+    if SMALL not in present():
+        pytest.skip(f"{SMALL} is not in this tree yet")
+    model = electra.load(SMALL)
+    for text, right, wrong in zip(
+        ORDINARY, ("town", "sea", "king", "books"), ("spoon", "book", "window", "rivers"), strict=True
+    ):
+        tokens = model.detect(text.replace(right, wrong)).tokens
+        assert max(tokens, key=lambda token: token.probability).token == wrong
+        assert all(token.probability < 0.5 for token in model.detect(text).tokens)
 
 
 def test_runs_that_cannot_be_built_from(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,7 @@ def test_without_the_bundled_model_it_names_the_other_beginning(
 def test_a_key_given_again_counts_and_the_demo_s_own_keys_fit(tmp_path: Path) -> None:
     assert config_of(tmp_path, ["train.steps=700"], from_zero=True).train.steps == 700
     changed = load("tiny", overrides=[*ADAPT, "train.max_minutes=2"])
-    assert changed.optim.lr == 1e-4 and changed.data.length == 64
+    assert changed.optim.lr == 5e-5 and changed.data.length == 64
 
 
 def test_conclusions_over_seeds() -> None:

@@ -93,7 +93,7 @@ def prepare(
     Sources are files (.txt .md .html .jsonl .csv .parquet, also compressed), folders, globs or hf:NAME. In .txt files a
     blank line ends a document; a .md or .html file is one; elsewhere a row is a document. `encoding` is that of text
     files that are not UTF-8. `vocab` is a vocabulary to use as it is: a BERT vocab.txt, or the tokenizer of a run, of
-    data, of an export or of `electra:tiny`. Without it one is trained, of the kind that suits the scripts of the text;
+    data, of an export or of `electra:small`. Without it one is trained, of the kind that suits the scripts of the text;
     it keeps case and accents unless asked otherwise.
     """
     from electra.interop.bundled import bundled_folder
@@ -145,7 +145,7 @@ def pretrain(
 ) -> Run:
     """A run: generator and discriminator trained on prepared data; calling it again resumes.
 
-    `model` is what it goes on from: a run, an export, `electra:tiny` or a transformers ELECTRA folder, with its
+    `model` is what it goes on from: a run, an export, `electra:small` or a transformers ELECTRA folder, with its
     `generator`'s folder.
     `config` is a TOML file with changed keys, `settings` are single keys; both change the model's config or the preset
     (by default `small`).

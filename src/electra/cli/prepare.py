@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     metavar="PATH",
     help="A vocabulary to use as it is: a BERT vocab.txt, or the tokenizer of a run, of data, of an export or of"
-    " electra:tiny.",
+    " electra:small.",
 )
 @click.option("--vocab-size", default=30522, show_default=True, help="Entries of the vocabulary to train.")
 @click.option("--held-out", multiple=True, metavar="FILE", help="Text to evaluate on; may be given several times.")

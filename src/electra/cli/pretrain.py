@@ -21,7 +21,7 @@ from electra.cli.lines import echo, program
     "model",
     type=click.Path(path_type=Path),
     metavar="MODEL",
-    help="Go on from this model: a run, an export, a transformers ELECTRA folder, or electra:tiny.",
+    help="Go on from this model: a run, an export, a transformers ELECTRA folder, or electra:small.",
 )
 @click.option(
     "--generator", type=click.Path(path_type=Path), metavar="HF_DIR", help="The generator of --from's folder."

@@ -39,7 +39,7 @@ _BOTH = (
 )
 ADAPT = (
     *_BOTH,
-    "optim.lr=1e-4",
+    "optim.lr=5e-5",
     "optim.warmup_steps=50",
     "optim.warmup_share=0.1",
     "optim.decay_steps=0",

@@ -27,8 +27,8 @@ from electra.progress import say
 from electra.tokenizer.codec import CONFIG_FILE, TOKENIZER_FILE, VOCAB_FILE, Tokenizer
 
 ACCEPTED = (
-    "give a run folder, a checkpoint, an exported folder, a transformers ELECTRA folder, owner/name of the hub or"
-    " electra:tiny"
+    "give a run folder, a checkpoint, an exported folder, a transformers ELECTRA folder, owner/name of the hub,"
+    " electra:small or electra:tiny"
 )
 
 
