@@ -24,6 +24,7 @@ from electra.config.schema import Config, GeneratorConfig, MaskingConfig, Object
 from electra.errors import ConfigError
 from electra.interop.models import load_model
 from electra.model.electra import build_model
+from electra.model.layers import Layer, set_dropout
 from electra.objective.curriculum import first_masked
 from electra.objective.generators import FrequencyGenerator, MaskedGenerator, Sampling
 from electra.objective.registry import Resources, build_generator
@@ -42,6 +43,7 @@ ALL = [
     "optim.matrices=normuon",
     "model.rotary=true",
     "data.length_start=16",
+    "model.dropout_share=0.6",
 ]
 """Every option at once."""
 
@@ -109,6 +111,31 @@ def test_training_follows_the_rate_and_evaluation_does_not() -> None:
         assert torch.equal(found.used_BM, plain.used_BM) and torch.equal(found.nll_BM, plain.nll_BM)
         assert found.logits_BL is not None and plain.logits_BL is not None
         assert torch.equal(found.logits_BL, plain.logits_BL)
+
+
+def test_dropout_ends_where_its_share_does() -> None:
+    """Beside a network whose rates are set to 0 by hand after two of four steps."""
+
+    def trained(share: float, *, by_hand: bool = False) -> Tensor:
+        config = tiny_config(dropout=0.3)
+        trainer = Trainer(replace(config, model=replace(config.model, dropout_share=share)), micro=8)
+        for step in range(4):
+            if by_hand and step == 2:
+                set_dropout(trainer.model, rate=0.0, attention_rate=0.0)
+            trainer.step.place(step, total=4)
+            trainer.step(ragged_rows(8, seed=step), 1e-3)
+        return trainer.master.weights
+
+    assert torch.equal(trained(0.5), trained(1.0, by_hand=True))
+    assert not torch.equal(trained(0.5), trained(1.0)) and not torch.equal(trained(0.5), trained(0.75))
+
+
+def test_dropout_that_ended_stays_away_when_an_estimate_grows() -> None:
+    config = tiny_config(dropout=0.3)
+    trainer = Trainer(replace(config, model=replace(config.model, dropout_share=0.5)), micro=8)
+    for total, rate in ((8, 0.3), (4, 0.0), (8, 0.0)):
+        trainer.step.place(2, total=total)
+        assert {layer.rate for layer in trainer.model.modules() if isinstance(layer, Layer)} == {rate}
 
 
 def test_the_base_rate_starts_at_the_first_rate() -> None:

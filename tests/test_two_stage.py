@@ -378,6 +378,7 @@ def test_each_stage_costs_what_it_computes() -> None:
         (["generator.tying=all"], "train.algorithm: two-stage trains a separate generator"),
         (["objective.name=rtd-15"], "train.algorithm: two-stage trains a separate generator"),
         (["train.max_minutes=5"], "train.max_minutes: two stages have a number of steps each"),
+        (["model.dropout_share=0.5"], "model.dropout_share: is not for two-stage"),
         (["train.generator_steps=15"], "train.generator_steps: 15 of train.steps 15 leaves one of the two stages"),
         (["train.generator_steps=0", "train.steps=1"], "train.generator_steps: 0 of train.steps 1 leaves one"),
         (["generator.width=0.5"], "train.start_from_generator: .* of its own size only .*generator.width=1"),

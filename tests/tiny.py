@@ -190,4 +190,5 @@ class Trainer:
             captured=False,
             separator=separator,
             progress=progress,
+            dropout_share=config.model.dropout_share,
         )

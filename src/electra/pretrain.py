@@ -43,7 +43,7 @@ from electra.train.interrupt import Stop, stop_on_signals
 from electra.train.loop import Position, train
 from electra.train.memory import advice
 from electra.train.meter import Line, Meter, Yardstick
-from electra.train.optim import make_update, scales
+from electra.train.optim import scales
 from electra.train.parallel import World
 from electra.train.schedule import batch_size, takes_short
 from electra.train.sharding import ShardedMaster, plan_sharding
@@ -202,7 +202,7 @@ class _Run:
         if position.step == stage.start:
             stage.begin(self.model)
         self.stage = stage
-        config, ops = self.config, self.execution.ops
+        config = self.config
         self.weights = StageWeights(
             self.model,
             stage,
@@ -218,12 +218,11 @@ class _Run:
             self.model,
             self.weights.master,
             stage.objective,
-            make_update(self.weights.master, config.optim, config.generator, ops=ops),
+            config,
             self.execution,
             world=self.world,
             separator=self.separator,
             progress=self.progress,
-            length=config.data.length,
         )
         self.free_bytes = hardware.free_bytes(self.device)
 

@@ -13,7 +13,7 @@ from electra.config.schema import Config
 from electra.model.electra import build_model
 from electra.objective.registry import Resources
 from electra.train.execution import Execution, make_stepper, plan_execution
-from electra.train.optim import make_update, scales
+from electra.train.optim import scales
 from electra.train.parallel import World
 from electra.train.stages import StageWeights, plan_stages
 from electra.train.step import Stepper
@@ -61,7 +61,7 @@ def make_our_stepper(config: Config, execution: Execution, specials: Specials = 
         model,
         master,
         stage.objective,
-        make_update(master, config.optim, config.generator, ops=execution.ops),
+        config,
         execution,
         world=World(),
         separator=separator_of(config.data, specials),

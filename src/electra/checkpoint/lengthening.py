@@ -22,7 +22,7 @@ from electra.errors import CheckpointError, ConfigError, DataError
 from electra.train.loop import Position
 from electra.train.schedule import learning_rate
 
-FOLLOW_THE_RUN = ("generator.temperature_start", "generator.unigram_share", "masking.rate_start")
+FOLLOW_THE_RUN = ("generator.temperature_start", "generator.unigram_share", "masking.rate_start", "model.dropout_share")
 """Keys of values that change with the share of the run that is done."""
 
 
@@ -104,8 +104,8 @@ def explain(position: Position, before: Config, config: Config) -> str:
     old_total, total, done = before.train.steps - first, new.steps - first, max(0, step - first)
     lengths = f"lengthened at step {step:,} from {before.train.steps:,} to {new.steps:,} steps"
     differs = first_difference(config.optim, old_total, total, until=done)
-    values = flatten(config)
-    if follows := [key for key in FOLLOW_THE_RUN if values[key]]:
+    values, usual = flatten(config), flatten(Config())
+    if follows := [key for key in FOLLOW_THE_RUN if values[key] != usual[key]]:
         return (
             f"{lengths}: not those of a run of {new.steps:,} steps from the start, as {follows[0]} follows the length"
         )

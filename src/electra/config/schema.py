@@ -28,6 +28,8 @@ class ModelConfig:
     """Dropout on embeddings and on the output of each block."""
     attention_dropout: float = 0.1
     """Dropout on the attention probabilities."""
+    dropout_share: float = 1.0
+    """Share of the run, from its beginning, with dropout; after it there is none."""
     rotary: bool = False
     """Rotary positions: queries and keys turn by their place, and there is no position table. Plain PyTorch attention;
     exported as `transformers`' RoFormer."""

@@ -91,6 +91,7 @@ _ABOVE = {
 _SHARES = {  # low end included?, high end included?
     "model.dropout": (True, False),
     "model.attention_dropout": (True, False),
+    "model.dropout_share": (False, True),
     "generator.width": (False, True),
     "generator.depth": (False, True),
     "generator.dropout_scale": (True, True),
@@ -338,6 +339,8 @@ def _curriculum(
 
 
 def _stages(train: TrainConfig, objective: ObjectiveConfig, generator: GeneratorConfig, model: ModelConfig) -> None:
+    if model.dropout_share < 1:
+        raise ConfigError("model.dropout_share", "is not for two-stage", fix="1, or train.algorithm=joint")
     if train.max_minutes:
         raise ConfigError("train.max_minutes", "two stages have a number of steps each", fix="train.steps")
     for key, weight in (("mlm_weight", objective.mlm_weight), ("rtd_weight", objective.rtd_weight)):

@@ -15,7 +15,7 @@ from electra.objective.base import Objective
 from electra.ops import Ops
 from electra.ops.choice_table import described
 from electra.ops.dispatch import EncoderSizes, gains_by_compiling, is_fused, saved_activations, select
-from electra.train.optim import Update
+from electra.train.optim import make_update
 from electra.train.parallel import World
 from electra.train.state import Master
 from electra.train.step import Stepper
@@ -104,23 +104,22 @@ def make_stepper(
     model: nn.Module,
     master: Master,
     objective: Objective,
-    update: Update,
+    config: Config,
     execution: Execution,
     *,
     world: World,
     separator: int | None,
     progress: Tensor | None = None,
-    length: int = 0,
 ) -> Stepper:
     """What trains the model by one step.
 
-    `progress` is filled with the share of the run that is done. `length` is that of the execution's micro-batch.
+    `progress` is filled with the share of the run that is done.
     `separator` is what `electra.batches.layout.separator_of` gives for the rows.
     """
     return Stepper(
         model,
         master,
-        update,
+        make_update(master, config.optim, config.generator, ops=execution.ops),
         objective,
         ops=execution.ops,
         world=world,
@@ -129,7 +128,8 @@ def make_stepper(
         captured=execution.captured,
         separator=separator,
         progress=progress,
-        length=length,
+        length=config.data.length,
+        dropout_share=config.model.dropout_share,
     )
 
 

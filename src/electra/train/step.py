@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from electra.batches.loader import EXTRA_COLUMNS
 from electra.batches.masking import MaskedPositions
 from electra.batches.sequences import Sequences, unpack
+from electra.model.layers import set_dropout
 from electra.objective.base import Objective, Outcome
 from electra.ops import Ops
 from electra.train.capture import Captured
@@ -40,10 +41,12 @@ class Stepper:
         separator: int | None,
         progress: Tensor | None = None,
         length: int = 0,
+        dropout_share: float = 1.0,
     ) -> None:
         """`micro_batch` counts sequences of this `length`; of shorter ones it is as many tokens.
 
         `progress` is filled before each step with the share of the run that is done, for objectives that follow it.
+        The model has dropout during the first `dropout_share` of the run.
         `separator` is what `electra.batches.layout.separator_of` gives for the rows of the steps.
         """
         self._model, self._master, self._update, self.objective = model, master, update, objective
@@ -58,12 +61,17 @@ class Stepper:
         self._totals = torch.zeros(len(objective.stats) + 2, dtype=torch.float64, device=device)
         self._norm = torch.zeros((), device=device)
         self._length, self._captured_shape = length, torch.Size()
+        self._dropout_share, self._dropout_ended = dropout_share, False
         self._captured: Captured | None = None
 
     def place(self, step: int, *, total: int | None) -> None:
         """Say which step of how many comes next."""
+        done = progress(step, total=total)
         if self._progress is not None:
-            self._progress.fill_(progress(step, total=total))
+            self._progress.fill_(done)
+        # Once only: a time budget's estimate of the total may grow again.
+        if done >= self._dropout_share and not self._dropout_ended:
+            self._end_dropout()
         self._update.place(step)
 
     def __call__(self, rows: Tensor, lr: float) -> None:
@@ -92,6 +100,13 @@ class Stepper:
     def wait(self) -> None:
         """Return when the device has done every step asked for."""
         self._norm.item()
+
+    def _end_dropout(self) -> None:
+        """Train without dropout from here on; a captured step is captured anew."""
+        self._dropout_ended = True
+        set_dropout(self._model, rate=0.0, attention_rate=0.0)
+        self.wait()
+        self._captured = None
 
     def _step(self, rows: Tensor) -> None:
         batch, masked, counts = self._prepare(rows)
