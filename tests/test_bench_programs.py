@@ -35,6 +35,7 @@ from electra.config.load import adjust
 from electra.interop.transfer import export_model
 from electra.shards.dataset import open_data
 from electra.speedrun.screen import read_trials
+from electra.tasks.rows import Features
 
 
 @pytest.fixture(autouse=True)
@@ -104,14 +105,21 @@ def test_finetune_speed(tmp_path: Path) -> None:
     task_files.cola(tmp_path / "glue")
     task_files.rte(tmp_path / "glue")
     model, glue = ["--model", str(tmp_path / "model")], ["--data", str(tmp_path / "glue"), "--tasks", "rte"]
+    glue += ["--squad", str(task_files.squad(tmp_path / "squad.json", 8))]
     settings = ["device=cpu", "batch_size=4", "length=24", "precision=fp32"]
     done = CliRunner().invoke(finetune_speed.command, [*model, *glue, "--steps", "3", *settings])
     assert done.exit_code == 0, done.output
-    header, row = done.stdout.splitlines()
-    assert header.split()[0] == "task" and row.split()[0] == "rte"
-    ours, first, plain, times, captured = map(float, row.split()[1:])
-    assert min(ours, first, plain) > 0
-    assert times == pytest.approx(ours / plain, abs=0.1) and captured == pytest.approx(first / plain, abs=0.1)
+    header, *rows = done.stdout.splitlines()
+    assert header.split()[0] == "task" and [row.split()[0] for row in rows] == ["rte", "squad", "squad-full"]
+    for row in rows:
+        ours, first, plain, times, captured = map(float, row.split()[1:])
+        assert min(ours, first, plain) > 0
+        assert times == pytest.approx(ours / plain, abs=0.1) and captured == pytest.approx(first / plain, abs=0.1)
+
+
+def test_rows_of_finetune_speed_are_filled_with_those_after_them() -> None:
+    features = Features(ids=[[1, 2], [3], [4, 5, 6]], a_lengths=[1, 1, 2])
+    assert finetune_speed.filled(features, 5).ids == [[1, 2, 3, 4, 5], [3, 4, 5, 6, 1], [4, 5, 6, 1, 2]]
 
 
 def test_inference_speed(tmp_path: Path) -> None:
