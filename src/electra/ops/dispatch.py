@@ -211,7 +211,7 @@ WIDTH256_MIN_TOKENS = 12_500
 """Tokens a wave (one sequence on every multiprocessor); with fewer, kernels by op are faster."""
 WIDTH256_BOTH, WIDTH256_FORWARD = "cuda (width 256)", "cuda (width 256, forward)"
 """Names in a plan: the layer kernels of width 256 in both directions, or forward only and backward by op."""
-WIDTH256_LAYERS = WIDTH256_FORWARD
+WIDTH256_LAYERS = WIDTH256_BOTH
 """What runs where these kernels know the shape; `WIDTH256_BOTH` once the convergence gate has passed with it."""
 CUDA_MAX_LENGTH = 128
 CUDA_CROSS_ENTROPY_MIN_ROWS = 512
