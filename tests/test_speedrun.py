@@ -59,7 +59,7 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished speedrun. Its clock started with this process of tests, so its minutes are over at once."""
     out = tmp_path_factory.mktemp("runs") / "run"
-    done = electra(*train(data, out, 0.01, "seed=3"))
+    done = electra(*train(data, out, 0.01, "seed=3"), "--text", "tiny stories")
     assert done.exit_code == 0, done.output
     return out
 
@@ -203,6 +203,7 @@ def test_the_record_has_every_figure(run: Path, scored: tuple[Record, str]) -> N
     assert record.scores.glue5_std == pytest.approx(statistics.stdev(each_seed))
     assert record.finetune == ("length=24", "batch_size=8", "epochs=1"), "where it ran is no setting"
     assert (record.commit, record.seed, record.minutes, record.purpose) == ("c0ffee", 3, 0.01, "report")
+    assert record.text == "tiny stories"
     assert record.scores.notes[0].startswith("CoLA: subset of train: 24 of 8,551 rows")
     lines = read_lines(run / "metrics.jsonl")
     last = [one for one in lines if one["kind"] == "eval"][-1]
@@ -275,7 +276,9 @@ def test_the_page_shows_each_record_once(scored: tuple[Record, str]) -> None:
     longer = replace(ours, minutes=20.0, held_out={"rtd_loss": None, "rtd_auc": None, "mlm_loss": 2.5})
     shown = page([longer, ours, plain, replace(ours, purpose="choice", seed=77)])
     rows = [line for line in shown.splitlines() if line.startswith(("| 10 ", "| 20 "))]
-    assert [row.split(" | ")[2] for row in rows[:3]] == ["transformers", "electra", "electra"]
+    assert [row.split(" | ")[2:4] for row in rows[:3]] == [
+        ["tiny stories", one] for one in ("transformers", "electra", "electra")
+    ]
     assert "**99.0**" in rows[0] and rows[2].startswith("| 20 ") and len(rows) == 5, "three scores, two runs"
     assert rows[4].split(" | ")[3:6] == ["", "", "2.500"]
     assert "--minutes 10 --entry faithful optim.lr=0.001 seed=3\n" in shown and "seed 77" not in shown

@@ -25,6 +25,7 @@ def command() -> None:
 @click.option("--entry", metavar="NAME", help="`electra speedrun entries` lists them (default: faithful).")
 @PRESET
 @FILE
+@click.option("--text", default="", metavar="WORDS", help="What the data is, for the record: `Wikipedia, reviews`.")
 @OVERRIDES
 def train(
     data: Path,
@@ -33,6 +34,7 @@ def train(
     entry: str | None,
     preset: str | None,
     file: Path | None,
+    text: str,
     overrides: tuple[str, ...],
 ) -> None:
     """Train for so many minutes; run it again to resume with the minutes that are left.
@@ -52,6 +54,7 @@ def train(
         preset=preset,
         file=file,
         overrides=overrides,
+        text=text,
         began=process_began(),
     )
     took = f"{elapsed_seconds(run):.1f} s of {60 * minutes:g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-_WORDS = {"run", "scored by", "trial", "changes", "equal", "settings"}
+_WORDS = {"run", "text", "scored by", "trial", "changes", "equal", "settings"}
 
 
 def markdown_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -95,6 +95,8 @@ class Record:
     commit: str | None
     scorer: str = "electra"
     """Which program fine-tuned."""
+    text: str = ""
+    """What it was trained on, in words."""
 
     @property
     def title(self) -> str:

@@ -84,14 +84,14 @@ def record_of(
     scorer: str = "electra",
 ) -> Record:
     """The record of a finished speedrun with these scores."""
-    entry, minutes, changes = read_claim(run)
+    claim = read_claim(run)
     read = read_run(run)
     return Record(
-        entry=entry,
+        entry=claim.entry,
         preset=read.config.preset,
-        changes=tuple(changes),
+        changes=tuple(claim.changes),
         finetune=finetune,
-        minutes=minutes,
+        minutes=claim.minutes,
         seconds=round(elapsed_seconds(run), 1),
         steps=read.cost.steps,
         tokens=read.cost.tokens_read,
@@ -108,6 +108,7 @@ def record_of(
         data_sha256=str(read.facts.get("data_sha256", "")),
         commit=commit or read.facts.get("git"),
         scorer=scorer,
+        text=claim.text,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from electra.checkpoint.folder import FACTS, storage
@@ -31,11 +31,13 @@ def speedrun(
     preset: str | None = None,
     file: Path | None = None,
     overrides: Sequence[str] = (),
+    text: str = "",
     began: float | None = None,
 ) -> Path:
     """Train for so many minutes from `began` on, summed over resumes; the run folder.
 
-    An entry or a preset is changed by a TOML file (a preset only) and by `key=value` overrides.
+    An entry or a preset is changed by a TOML file (a preset only) and by `key=value` overrides. `text` says in words
+    what the data is, for the record.
     """
     if minutes <= 0:
         raise ConfigError("--minutes", f"{minutes:g} is not above 0", fix="such as 10")
@@ -53,7 +55,7 @@ def speedrun(
         config = load(preset, file=file, overrides=[*overrides, *budget])
         base = load(config.preset)
     with storage(out):
-        _claim(out, entry=entry, minutes=minutes, changes=changes(base, config))
+        _claim(out, Claim(entry, minutes, changes(base, config), text))
     return pretrain(config, data=data, out=out, began=began)
 
 
@@ -62,30 +64,35 @@ def changes(base: Config, config: Config) -> list[str]:
     return [f"{key}={_text(value)}" for key, _, value in diff(base, config) if key not in _GIVEN]
 
 
-def read_claim(run: Path) -> tuple[str | None, float, list[str]]:
-    """The entry of a speedrun (None: a preset), its minutes, and what was changed; DataError where it is none."""
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a folder is for."""
+
+    entry: str | None
+    """None: a preset."""
+    minutes: float
+    changes: list[str]
+    """`key=value` that differ from the entry or preset."""
+    text: str = ""
+    """What it is trained on, in words."""
+
+
+def read_claim(run: Path) -> Claim:
+    """What a speedrun's folder is for; DataError where it is none."""
     fix = "give the --out of `electra speedrun train`"
     if not (run / FILE).is_file():
         raise DataError(run, f"has no readable {FILE}", fix=fix)
-    claim = read_record(_Claim, read_json(run / FILE), where=run / FILE, fix=fix)
-    return claim.entry, claim.minutes, claim.changes
+    return read_record(Claim, read_json(run / FILE), where=run / FILE, fix=fix)
 
 
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    entry: str | None
-    minutes: float
-    changes: list[str]
-
-
-def _claim(out: Path, *, entry: str | None, minutes: float, changes: list[str]) -> None:
+def _claim(out: Path, claim: Claim) -> None:
     """Note what the folder is for, or check that it is for this."""
     if (out / FACTS).is_file() and not (out / FILE).is_file():
         raise ConfigError("--out", f"{out} holds a run that is no speedrun", fix="choose a new folder")
-    if (out / FACTS).is_file() and read_claim(out)[0] != entry:
-        raise ConfigError("--out", f"{out} holds another entry: {read_claim(out)[0]}", fix="choose a new folder")
+    if (out / FACTS).is_file() and read_claim(out).entry != claim.entry:
+        raise ConfigError("--out", f"{out} holds another entry: {read_claim(out).entry}", fix="choose a new folder")
     if not (out / FACTS).is_file():
-        write_json(out / FILE, {"format": FORMAT, "entry": entry, "minutes": minutes, "changes": changes})
+        write_json(out / FILE, {"format": FORMAT, **asdict(claim)})
 
 
 def _text(value: object) -> str:
