@@ -32,7 +32,7 @@ from electra.ops import Chosen, GradNorm, Ops, dispatch
 from electra.ops.cuda import attention as cuda_attention
 from electra.ops.cuda import encoder_width64, encoder_width256
 from electra.ops.cuda import gelu_mlp as cuda_gelu_mlp
-from electra.ops.dispatch import CPP_OPS, TRITON_OPS, WIDTH256_BOTH, cuda_missing
+from electra.ops.dispatch import CPP_OPS, TRITON_OPS, cuda_missing
 from electra.ops.reference.encoder_stack import attention_mask
 from electra.ops.triton import add_dropout_norm, attention, attention_long, encoder_stack, gelu_mlp
 from electra.ops.triton.encoder_layer import LayerKernels
@@ -278,7 +278,9 @@ STACKS = {
     "width 64, one a launch": width64(1),
     "width 256": width256(),
     "width 256, one a launch": width256(1),
-    "width 256, backward": dispatch.kernels_of({"layers": WIDTH256_BOTH, "attention": "cuda", "linear_gelu": "cuda"}),
+    "width 256, backward": dispatch.kernels_of(
+        {"layers": "cuda (width 256)", "attention": "cuda", "linear_gelu": "cuda"}
+    ),
 }
 
 

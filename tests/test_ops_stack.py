@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from electra.batches.sequences import document_spans
 from electra.bench import stack_check
 from electra.model.layers import Layer
-from electra.ops.dispatch import WIDTH256_LAYERS, StackShape, cuda_missing, stack_plan
+from electra.ops.dispatch import StackShape, cuda_missing, stack_plan
 from electra.ops.triton.encoder_stack import encoder_stack
 from electra.ops.triton.stack_buffers import Activations
 from electra.train.state import Master
@@ -136,7 +136,7 @@ def test_which_kernels_run_a_stack_on_hopper() -> None:
         pytest.skip(lacks)
     small, tiny = StackShape(128, 128, 256, 4, 1024, False), StackShape(64, 128, 64, 1, 256, False)
     parts = {"attention": "cuda", "linear_gelu": "cuda"}
-    assert stack_plan(small, device) == {"layers": WIDTH256_LAYERS, **parts}
+    assert stack_plan(small, device) == {"layers": "cuda (width 256)", **parts}
     assert stack_plan(tiny, device)["layers"] == "cuda (width 64)"
     for shape in (
         replace(small, sequences=90),
@@ -148,7 +148,7 @@ def test_which_kernels_run_a_stack_on_hopper() -> None:
         replace(tiny, ffn=192),
     ):
         assert stack_plan(shape, device)["layers"] == "by op", shape
-    assert stack_plan(replace(small, sequences=512), device)["layers"] == WIDTH256_LAYERS
+    assert stack_plan(replace(small, sequences=512), device)["layers"] == "cuda (width 256)"
     assert stack_plan(replace(small, documents=True), device)["attention"] == "triton (long)"
 
 

@@ -7,7 +7,7 @@ parts of an encoder stack on a GPU the kernel by op in Triton. The rows are thos
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from electra.bench.start import start
 from electra.config.load import load
 from electra.config.schema import Config
 from electra.ops import Chosen, Ops
-from electra.ops.dispatch import WIDTH256_BOTH, WIDTH256_FORWARD, StackShape, kernels_of, select, stack_plan
+from electra.ops.dispatch import StackShape, kernels_of, select, stack_plan
 from electra.train.execution import Execution, plan_execution
 
 STACK_PARTS = {"layers": "by op", "attention": "triton", "linear_gelu": "triton"}
@@ -66,8 +66,6 @@ def variants(config: Config, execution: Execution) -> list[tuple[str, Ops]]:
         for part, width in (("layers", 64), ("layers", 256), ("attention", None), ("linear_gelu", None)):
             title = f"encoder_stack: {part}" + (f" of width {width}" if width else "")
             found.append((title, _with_stack(execution.ops, _stack_without(part, width), title)))
-        title = "encoder_stack: other backward of width 256"
-        found.append((title, _with_stack(execution.ops, _other_backward(), title)))
     return found
 
 
@@ -83,33 +81,17 @@ def measure(config: Config, execution: Execution, rows: Tensor, steps: int) -> f
 
 
 def _stack_without(part: str, width: int | None) -> Any:
-    def change(plan: dict[str, str], size: int) -> None:
-        if width in (None, size) and plan[part].startswith("cuda"):
-            plan[part] = STACK_PARTS[part]
-        if plan["attention"] != "cuda" and "256" in plan["layers"]:
-            plan["layers"] = "by op"  # that kernel writes what CUDA attention's backward reads
-
-    return _stack_by(change)
-
-
-def _other_backward() -> Any:
-    other = {WIDTH256_BOTH: WIDTH256_FORWARD, WIDTH256_FORWARD: WIDTH256_BOTH}
-
-    def change(plan: dict[str, str], size: int) -> None:
-        plan["layers"] = other.get(plan["layers"], plan["layers"])
-
-    return _stack_by(change)
-
-
-def _stack_by(change: Callable[[dict[str, str], int], None]) -> Any:
-    """The op by a plan that `change` has changed, knowing the width."""
+    """The op with a part, of all layers or of those of a width, on its next backend."""
     from electra.ops.triton.encoder_stack import encoder_stack
 
     def run(x_BLD: Tensor, layers: Sequence[Any], *, spans: Any, rotation_2LH: None, **others: Any) -> Tensor:
         (sequences, length, size), first = x_BLD.shape, layers[0]
         shape = StackShape(sequences, length, size, first.heads, len(first.up.weight), spans is not None)
         plan = stack_plan(shape, x_BLD.device)
-        change(plan, size)
+        if width in (None, size) and plan[part].startswith("cuda"):
+            plan[part] = STACK_PARTS[part]
+        if plan["attention"] != "cuda" and "256" in plan["layers"]:
+            plan["layers"] = "by op"  # that kernel writes what CUDA attention's backward reads
         return encoder_stack(x_BLD, layers, spans=spans, **others, kernels=kernels_of(plan))
 
     return run

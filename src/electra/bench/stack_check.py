@@ -27,13 +27,13 @@ from electra.bench.measure import timed
 from electra.bench.start import start
 from electra.errors import ElectraError
 from electra.model.layers import Layer
-from electra.ops.dispatch import WIDTH256_BOTH, WIDTH256_FORWARD, cuda_missing, host_ops, kernels_of
+from electra.ops.dispatch import cuda_missing, host_ops, kernels_of
 
 if TYPE_CHECKING:
     from electra.ops.triton.stack_buffers import StackKernels
 
 DROPOUT = 0.1
-PLANS = {"layer kernels": WIDTH256_BOTH, "backward by op": WIDTH256_FORWARD}
+PLANS = {"layer kernels": "cuda (width 256)", "by op": "by op"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -209,10 +209,6 @@ WIDTH64_MIN_SEQUENCES = 64
 """With fewer, most multiprocessors would idle."""
 WIDTH256_MIN_TOKENS = 12_500
 """Tokens a wave (one sequence on every multiprocessor); with fewer, kernels by op are faster."""
-WIDTH256_BOTH, WIDTH256_FORWARD = "cuda (width 256)", "cuda (width 256, forward)"
-"""Names in a plan: the layer kernels of width 256 in both directions, or forward only and backward by op."""
-WIDTH256_LAYERS = WIDTH256_BOTH
-"""What runs where these kernels know the shape; `WIDTH256_BOTH` once the convergence gate has passed with it."""
 CUDA_MAX_LENGTH = 128
 CUDA_CROSS_ENTROPY_MIN_ROWS = 512
 """With fewer, the library's products waste less."""
@@ -284,7 +280,7 @@ def stack_plan(shape: StackShape, device: torch.device) -> dict[str, str]:
     if hopper and short and (shape.width, shape.heads, shape.ffn) == (256, 4, 1024):
         waves = -(-shape.sequences // torch.cuda.get_device_properties(device).multi_processor_count)
         enough = shape.sequences * shape.length >= WIDTH256_MIN_TOKENS * waves
-        layers = WIDTH256_LAYERS if enough else layers
+        layers = "cuda (width 256)" if enough else layers
     return {"layers": layers, "attention": attention, "linear_gelu": gelu}
 
 
@@ -318,22 +314,19 @@ def kernels_of(plan: dict[str, str]) -> StackKernels:
             gelu_rows=rows,
             act_in_preact=True,
         )
-    by_op = StackKernels(
+    if plan["layers"] == "cuda (width 256)":
+        width256: Any = _module("cuda", "", "encoder_width256")
+        return StackKernels(
+            forward=width256.forward,
+            backward=width256.backward,
+            norm_rows=width256.norm_rows,
+            gelu_rows=width256.gelu_rows,
+        )
+    return StackKernels(
         forward=layer.forward,
         backward=layer.backward,
         norm_rows=add_dropout_norm.norm_rows,
         gelu_rows=gelu.gelu_rows,
-    )
-    if plan["layers"] not in (WIDTH256_BOTH, WIDTH256_FORWARD):
-        return by_op
-    width256: Any = _module("cuda", "", "encoder_width256")
-    if plan["layers"] == WIDTH256_FORWARD:
-        return replace(by_op, forward=width256.forward)
-    return StackKernels(
-        forward=width256.forward,
-        backward=width256.backward,
-        norm_rows=width256.norm_rows,
-        gelu_rows=width256.gelu_rows,
     )
 
 
