@@ -97,7 +97,8 @@ def compare(
     """
     config = FINETUNE[task] if config is None else config
     files = {split: folder / f"task-{split}.jsonl" for split in ("train", "dev")}
-    every = steps_an_epoch(labels_used(len(read_rows(files["train"])), config=config), epochs=epochs)
+    rows = labels_used(len(read_rows(files["train"])), config=config)
+    every = steps_an_epoch(rows, epochs=epochs, batch_size=config.batch_size)
     config = replace(config, epochs=float(epochs), eval_every=every if each_epoch else 0)
     plan = Plan(config=config, seeds=tuple(range(first_seed, first_seed + SEEDS[task])))
     tokenizer = next(iter(encoders.values())).base.tokenizer
@@ -112,9 +113,9 @@ def labels_used(rows: int, *, config: FinetuneConfig) -> int:
     return min(rows, config.max_train_rows or rows)
 
 
-def steps_an_epoch(rows: int, *, epochs: int) -> int:
+def steps_an_epoch(rows: int, *, epochs: int, batch_size: int) -> int:
     """Steps between evaluations that give one an epoch, the last at the end."""
-    return -(-step_count(rows, epochs=epochs, batch_size=_FROM_ZERO.batch_size) // epochs)
+    return -(-step_count(rows, epochs=epochs, batch_size=batch_size) // epochs)
 
 
 def _tune(encoder: Encoder, data: TaskData, *, name: str, plan: Plan, out: Path) -> Tuned:
