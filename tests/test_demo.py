@@ -9,6 +9,7 @@ from dataclasses import replace
 from operator import eq
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -18,11 +19,28 @@ from electra.config.load import load
 from electra.demo import documentation
 from electra.demo.demo import ADAPT, PRETRAIN, config_of, demo, read_text
 from electra.demo.documentation import read_rows
-from electra.demo.task import FINETUNE, IN_ORDER, MIXED_UP, steps_an_epoch, swapped, write_word_order
+from electra.demo.task import (
+    FINETUNE,
+    IN_ORDER,
+    MIXED_UP,
+    PACKAGE,
+    SEEDS,
+    WORD_ORDER,
+    Encoder,
+    compare,
+    labels_used,
+    steps_an_epoch,
+    swapped,
+    write_word_order,
+)
 from electra.errors import ConfigError
+from electra.finetune.batching import subset
 from electra.finetune.model_folder import load_finetuned
+from electra.finetune.pretrained import load_pretrained
+from electra.finetune.seed_folder import read_predictions
 from electra.interop import bundled
 from electra.interop.bundled import TINY, present
+from electra.tasks.rows import Features
 from electra.train.schedule import TimeBudget
 
 PACKAGES = ("numpy", "networkx")
@@ -80,8 +98,37 @@ def test_no_time_is_refused_before_anything_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("epochs", [1, 3, 5])
 @pytest.mark.parametrize("rows", [400, 797, 800, 2_403])
 def test_one_evaluation_an_epoch(rows: int, epochs: int) -> None:
-    steps, every = rows * epochs // FINETUNE.batch_size, steps_an_epoch(rows, epochs=epochs)
+    steps, every = rows * epochs // 16, steps_an_epoch(rows, epochs=epochs, batch_size=16)
     assert len([step for step in range(1, steps + 1) if step % every == 0 or step == steps]) == epochs
+
+
+def test_with_few_labels_the_score_is_the_mean_of_three_seeds(text: Path, tmp_path: Path) -> None:
+    if TINY not in present():
+        pytest.skip(f"{TINY} is not in this tree yet")
+    write_word_order(tmp_path, passages=text / "sample")
+    dev = tmp_path / "task-dev.jsonl"
+    dev.write_text("".join(dev.read_text().splitlines(keepends=True)[:16]))
+    gold = [label for _, label in read_rows(dev)]
+    few = replace(FINETUNE[WORD_ORDER], max_train_rows=8, batch_size=4, length=32)
+    given = {"bundled": Encoder(TINY, load_pretrained(Path(TINY)))}
+    settings = {"task": WORD_ORDER, "folder": tmp_path, "epochs": 2, "first_seed": 30, "config": few}
+    found = compare(given, out=tmp_path / "each", **settings)["bundled"]
+    folders = [tmp_path / "each" / "bundled" / f"seed-{seed}" for seed in (30, 31, 32)]
+    answers = [list(read_predictions(folder / "dev.jsonl").values()) for folder in folders]
+    scores = [sum(map(eq, one, gold)) / len(gold) for one in answers]
+    assert found.accuracy == pytest.approx(sum(scores) / 3) and found.accuracies[-1] == pytest.approx(found.accuracy)
+    assert len(found.accuracies) == 2 and found.predictions in answers
+    assert sum(map(eq, found.predictions, gold)) / len(gold) == sorted(scores)[1]
+    at_end = compare(given, out=tmp_path / "end", each_epoch=False, **settings)["bundled"]
+    assert at_end == replace(found, accuracies=[], seconds=at_end.seconds), "evaluating on the way changes nothing"
+
+
+def test_few_labels_are_fewer_than_there_are_and_each_seed_has_its_own() -> None:
+    few, whole = FINETUNE[WORD_ORDER], FINETUNE[PACKAGE]
+    assert (labels_used(800, config=few), labels_used(64, config=few), labels_used(800, config=whole)) == (128, 64, 800)
+    rows = Features(ids=[[number] for number in range(800)], a_lengths=[1] * 800, targets=np.zeros(800, np.int64))
+    drawn = [{ids[0] for ids in subset(rows, few.max_train_rows, seed=seed).ids} for seed in range(SEEDS[WORD_ORDER])]
+    assert [len(one) for one in drawn] == [128] * 3 and len(set.union(*drawn)) > 256
 
 
 def test_evaluating_the_pretrained_run_says_what_is_missing(tmp_path: Path) -> None:
@@ -113,6 +160,8 @@ def test_it_goes_on_from_the_bundled_model(text: Path, tmp_path: Path, capfd: py
     page = found.report.read_text()
     assert all(f"{score:.1%}" in page for score in (found.pretrained, found.bundled, found.untrained))
     assert "Before adapting" in page and f"{found.loss[0]:.3f} before" in page
+    assert shown["task"]["train"] == 64 and shown["task"]["times"] == 3, "it has no 128 rows here"
+    assert "3 times, each with labelled passages of its own" in page
 
 
 def test_without_the_bundled_model_it_names_the_other_beginning(

@@ -11,7 +11,18 @@ from typing import Any
 from electra.config.load import load
 from electra.config.schema import Config
 from electra.demo.documentation import PACKAGES, SampleInfo, read_rows, read_sample, write_sample
-from electra.demo.task import PACKAGE, SWAPS, WORD_ORDER, Encoder, Tuned, compare, write_word_order
+from electra.demo.task import (
+    FINETUNE,
+    PACKAGE,
+    SEEDS,
+    SWAPS,
+    WORD_ORDER,
+    Encoder,
+    Tuned,
+    compare,
+    labels_used,
+    write_word_order,
+)
 from electra.errors import ConfigError
 from electra.finetune.pretrained import load_pretrained
 from electra.fsio import read_json, write_json
@@ -83,7 +94,7 @@ class DemoResult:
     loss: tuple[float, float]
     """The discriminator's, on held-out text, before and after."""
     pretrained: float
-    """Accuracy of the encoder that the demo trained, fine-tuned; ..."""
+    """Accuracy of the encoder that the demo trained, fine-tuned, the mean where that is done several times; ..."""
     bundled: float | None
     """... of the one it went on from; None where it began from zero; ..."""
     untrained: float
@@ -124,9 +135,9 @@ def demo(
     run = pretrain(config, data=out / "data", out=out / "run")
     task = PACKAGE if from_zero else WORD_ORDER
     rows = rows_of(out, from_zero=from_zero)
-    say(
-        f"4/5 Fine-tuning: {QUESTIONS[task].partition('?')[0].lower()}? From {'two' if from_zero else 'three'} encoders"
-    )
+    labels = labels_used(sample.train, config=FINETUNE[task])
+    start = "two encoders" if from_zero else f"three encoders, {SEEDS[task]} times each"
+    say(f"4/5 Fine-tuning: {QUESTIONS[task].partition('?')[0].lower()}? {labels} labels, from {start}")
     starts = encoders_of(run, from_zero=from_zero)
     encoders = compare(starts, task=task, folder=rows, out=out / "tuned", epochs=epochs)
     results = _results(run, sample, encoders, task=task, rows=rows, tuned=out / "tuned")
@@ -223,7 +234,8 @@ def _results(
         "task": {
             "question": QUESTIONS[task],
             "labels": sample.labels if task == PACKAGE else sorted({label for _, label in asked}),
-            "train": sample.train,
+            "train": labels_used(sample.train, config=FINETUNE[task]),
+            "times": SEEDS[task],
             "dev": sample.dev,
             "gold": [label for _, label in asked],
             "examples": examples,

@@ -16,14 +16,21 @@ from electra.config.finetune import FinetuneConfig
 from electra.demo.documentation import read_rows
 from electra.finetune.batching import step_count
 from electra.finetune.pretrained import Pretrained
-from electra.finetune.seed_folder import CURVE, read_curve, read_predictions
-from electra.finetune.suite import Plan, run_task
+from electra.finetune.seed_folder import CURVE, read_curve, read_predictions, seed_folder
+from electra.finetune.suite import Plan, median_seed, run_task
 from electra.fsio import write_atomic
+from electra.metrics.spread import summarise
 from electra.tasks.task_data import TaskData, load_table
 
-# Adam without bias correction steps boldly in a run this short: a third of the usual rate learns more.
-FINETUNE = FinetuneConfig(batch_size=16, lr=3e-4, length=64, log_every=10)
 PACKAGE, WORD_ORDER = "package", "word order"
+# Adam without bias correction steps boldly in a run this short: a third of the usual rate learns more.
+_FROM_ZERO = FinetuneConfig(batch_size=16, lr=3e-4, length=64, log_every=10)
+# What adapting brings shows where labels are few. Without dropout, as electra:tiny was trained: with it, fine-tuning
+# loses what the encoder knows, and scatters (docs/lab/2026-11-18-demo-few-labels.md).
+_FEW_LABELS = replace(_FROM_ZERO, max_train_rows=128, dropout=0.0, encoder_dropout=0.0, attention_dropout=0.0)
+FINETUNE = {PACKAGE: _FROM_ZERO, WORD_ORDER: _FEW_LABELS}
+SEEDS = {PACKAGE: 1, WORD_ORDER: 3}
+"""Fine-tunings of each encoder; with few labels each draws its own, since which they are moves a score by points."""
 IN_ORDER, MIXED_UP = "in order", "mixed up"
 SWAPS = 6
 _DRAWN = 1 << 27  # an order of its own for drawing places
@@ -38,13 +45,16 @@ class Encoder(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tuned:
-    """A fine-tuned encoder's answers about the development set."""
+    """An encoder's answers about the development set, fine-tuned once a seed."""
 
     accuracy: float
+    """The mean over the seeds; ..."""
     accuracies: list[float]
-    """After each epoch."""
+    """... after each epoch; none where only the end was asked for."""
     predictions: list[str]
+    """Of the seed whose accuracy is the median."""
     seconds: float
+    """Of all seeds."""
 
 
 def write_word_order(folder: Path, *, passages: Path) -> None:
@@ -76,32 +86,45 @@ def compare(
     folder: Path,
     out: Path,
     epochs: int,
-    config: FinetuneConfig = FINETUNE,
+    first_seed: int = 0,
+    config: FinetuneConfig | None = None,
+    each_epoch: bool = True,
 ) -> dict[str, Tuned]:
-    """Each encoder fine-tuned on the rows in `folder`, in a folder of its name in `out`; they share a tokenizer."""
+    """Each encoder fine-tuned on the rows in `folder`, in a folder of its name in `out`; they share a tokenizer.
+
+    Seeds count from `first_seed`, and each draws the same labels for all encoders. `config` where it is not the task's
+    own; without `each_epoch`, there is an evaluation at the end only, with the same figures.
+    """
+    config = FINETUNE[task] if config is None else config
     files = {split: folder / f"task-{split}.jsonl" for split in ("train", "dev")}
-    rows = len(read_rows(files["train"]))
-    config = replace(config, epochs=float(epochs), eval_every=steps_an_epoch(rows, epochs=epochs))
+    rows = labels_used(len(read_rows(files["train"])), config=config)
+    every = steps_an_epoch(rows, epochs=epochs, batch_size=config.batch_size)
+    config = replace(config, epochs=float(epochs), eval_every=every if each_epoch else 0)
+    plan = Plan(config=config, seeds=tuple(range(first_seed, first_seed + SEEDS[task])))
     tokenizer = next(iter(encoders.values())).base.tokenizer
     data = load_table(
         task, files, kind="classify", text="text", pair=None, label="label", tokenizer=tokenizer, config=config
     )
-    return {name: _tune(one, data, name=name, config=config, out=out) for name, one in encoders.items()}
+    return {name: _tune(one, data, name=name, plan=plan, out=out) for name, one in encoders.items()}
 
 
-def steps_an_epoch(rows: int, *, epochs: int) -> int:
+def labels_used(rows: int, *, config: FinetuneConfig) -> int:
+    """How many of the training rows one fine-tuning learns from."""
+    return min(rows, config.max_train_rows or rows)
+
+
+def steps_an_epoch(rows: int, *, epochs: int, batch_size: int) -> int:
     """Steps between evaluations that give one an epoch, the last at the end."""
-    return -(-step_count(rows, epochs=epochs, batch_size=FINETUNE.batch_size) // epochs)
+    return -(-step_count(rows, epochs=epochs, batch_size=batch_size) // epochs)
 
 
-def _tune(encoder: Encoder, data: TaskData, *, name: str, config: FinetuneConfig, out: Path) -> Tuned:
+def _tune(encoder: Encoder, data: TaskData, *, name: str, plan: Plan, out: Path) -> Tuned:
     data = replace(data, task=replace(data.task, name=name, title=f"{data.task.title}, {encoder.title}"))
-    plan = Plan(config=config, seeds=(config.seed,))
     result = run_task(encoder.base, data, plan=plan, out=out, folder=out / name)
-    seed = out / name / f"seed-{config.seed}"
+    curves = [read_curve(seed_folder(out / name, seed) / CURVE).evaluations for seed in plan.seeds]
     return Tuned(
-        accuracy=result.scores("accuracy")[0] / 100,
-        accuracies=[score / 100 for _, score in read_curve(seed / CURVE).evaluations],
-        predictions=list(read_predictions(seed / "dev.jsonl").values()),
-        seconds=result.seeds[0].seconds,
+        accuracy=result.summary("accuracy").mean / 100,
+        accuracies=[summarise(score for _, score in evaluated).mean / 100 for evaluated in zip(*curves, strict=True)],
+        predictions=list(read_predictions(seed_folder(out / name, median_seed(result)) / "dev.jsonl").values()),
+        seconds=sum(seed.seconds for seed in result.seeds),
     )

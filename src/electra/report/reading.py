@@ -189,6 +189,7 @@ class _Task:
     labels: list[str]
     train: int
     dev: int
+    times: int = 1
     gold: list[str] = field(default_factory=list)
     examples: list[_Example] = field(default_factory=list)
 

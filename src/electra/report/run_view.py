@@ -125,6 +125,7 @@ def _task(run: Run, name: str) -> dict[str, Any] | None:
         "encoders": [(key, label) for key, label, _ in drawn],
         "labels": labels,
         "chance": chance.value,
+        "times": task.get("times", 1),  # demos before had one fine-tuning
         "seconds": sum(number(kind["seconds"]) or 0.0 for kind in kinds.values()),
         "bars": Markup(bar_chart(f"{name}-bars", title="Right answers", bars=bars, baseline=chance, top=top)),
         "epochs": Markup(line_chart(by_epoch)),
