@@ -110,7 +110,8 @@ class Machine:
     def run(self, *, start: int = 0, known: int | None = None, first_s: float = 0.0) -> int:
         """The last step."""
         acts = {
-            name: Interlude(self._pass, interval, elapsed=lambda: self.now) for name, interval in self.intervals.items()
+            name: Interlude(self._pass, interval, elapsed=lambda: self.now, compiles=name == "evaluate")
+            for name, interval in self.intervals.items()
         }
         budget = TimeBudget(self.train, elapsed=lambda: self.now, interludes=[*acts.values()])
         self.now += first_s
@@ -182,13 +183,15 @@ def test_defect_many_evaluations_and_saves_fit_into_the_budget() -> None:
 def test_by_default_evaluations_and_saves_take_little_of_the_time(
     step_s: float, evaluate_s: float, save_s: float
 ) -> None:
-    """1 % each at most, and the first and last ones; on a fast machine there are 20 evaluations in five minutes."""
+    """1 % each at most, and the first and last ones, of evaluations the second too; on a fast machine there are 20
+    evaluations in five minutes."""
     machine = Machine(TrainConfig(max_minutes=5, steps=MILLION), step_s=step_s)
     machine.intervals = {"evaluate": EvaluateConfig(), "save": CheckpointConfig()}
     machine.took_s = {"evaluate": evaluate_s, "save": save_s}
     machine.run()
     for name in machine.times:
-        assert (machine.times[name] - 2) * machine.took_s[name] <= COST_SHARE * 300
+        apart = 3 if name == "evaluate" else 2
+        assert (machine.times[name] - apart) * machine.took_s[name] <= COST_SHARE * 300
     if evaluate_s < 0.12 and step_s < 0.03:
         assert machine.times["evaluate"] >= 20 and machine.times["save"] >= (4 if save_s < 0.6 else 1)
     assert machine.now <= 300 + save_s * (machine.times["save"] == 1)
@@ -208,6 +211,26 @@ def test_steps_that_are_set_are_exact() -> None:
     assert not slow.due(9, World())
     now.append(now[-1] + 0.2)
     assert slow.due(9, World()) and not slow.due(10, World())
+
+
+def test_defect_a_first_evaluation_that_compiles_does_not_put_off_the_next_for_minutes() -> None:
+    """A bare H200 compiled for 2.6 s, so that the second of ten minutes' evaluations was after 4.5 of them."""
+    at: list[float] = []
+
+    class Compiling(Machine):
+        def _pass(self, name: str) -> None:
+            super()._pass(name)
+            if name == "evaluate":
+                self.now += 0.0 if at else 2.45
+                at.append(self.now)
+
+    machine = Compiling(ten_minutes(), step_s=0.0048)
+    machine.intervals = {"evaluate": EvaluateConfig(), "save": CheckpointConfig()}
+    machine.took_s = {"evaluate": 0.15, "save": 0.03}
+    machine.run(first_s=7.0)
+    waits = [after - before for before, after in zip(at, at[1:], strict=False)]
+    assert max(waits) < 30 and len(waits) > 30
+    assert 0.98 * 600 < machine.now < 600
 
 
 def test_a_machine_that_slows_down_still_ends_in_time() -> None:

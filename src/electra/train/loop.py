@@ -51,7 +51,7 @@ def train(
     The learning rate's schedule begins at step `first`, where the run as a whole may have begun before. A run beyond
     help is handed to `dump` before it ends with `Diverged`. `elapsed` gives the seconds of the run, `save_s` of a save.
     """
-    evaluation = Interlude(_dumping(evaluate, dump), config.evaluate, elapsed=elapsed)
+    evaluation = Interlude(_dumping(evaluate, dump), config.evaluate, elapsed=elapsed, compiles=True)
     saving = Interlude(save, config.checkpoint, elapsed=elapsed, last_s=save_s)
     budget = TimeBudget(config.train, elapsed=elapsed, interludes=(evaluation, saving))
     guard = Guard(config.guard, may_rise=loss_may_rise(config.train.algorithm, config.objective.name))
