@@ -175,8 +175,12 @@ def test_promise_11_handlers_are_put_back() -> None:
 
 
 def test_a_second_ctrl_c_ends_the_program_at_once(tmp_path: Path, data: Path, config: Config) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        time.sleep(0.3)  # by then the run waits for this save: an interrupt inside a finalizer would be swallowed
+        os.kill(os.getpid(), signal.SIGINT)
+
     with signalled(2, signal.SIGINT), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "save", lambda *_, **__: os.kill(os.getpid(), signal.SIGINT))
+        patch.setattr(store, "save", interrupted)
         with pytest.raises(KeyboardInterrupt):
             pretrain(config, data=data, out=tmp_path / "run")
 

@@ -46,7 +46,7 @@ class Interlude(Generic[Argument]):
         self._elapsed, self._at_end_s = elapsed, last_s
         self._ended_s = elapsed()
         self._last_s = 0.0
-        self._compiles, self._first = compiles, True
+        self._usual_share = AFTER_COMPILING if compiles else 1.0  # of the last one's time, what the next will take
         self.took_s = 0.0
         """All that it has taken."""
 
@@ -54,7 +54,8 @@ class Interlude(Generic[Argument]):
         began = self._elapsed()
         self._act(argument)
         self._ended_s = self._elapsed()
-        self._first = not self.took_s
+        if self.took_s:
+            self._usual_share = 1.0
         self._last_s = self._ended_s - began
         self.took_s += self._last_s
 
@@ -74,5 +75,4 @@ class Interlude(Generic[Argument]):
 
     @property
     def _wait_s(self) -> float:
-        usual_s = self._last_s * (AFTER_COMPILING if self._compiles and self._first else 1.0)
-        return max(self._seconds, usual_s / COST_SHARE)
+        return max(self._seconds, self._usual_share * self._last_s / COST_SHARE)
