@@ -68,6 +68,19 @@ def keep_mask(bits_R, first, drop_threshold, C: tl.constexpr):  # type: ignore[n
     return tl.interleave(random_bits & 0xFFFF, random_bits >> 16) >= drop_threshold
 
 
+@triton.jit
+def keep_mask_of_pairs(bits_R, first, drop_threshold, C: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(C, R) `keep_mask`, transposed, with columns in this order of 16: 0, 2, ... 14, 1, 3, ... 15.
+
+    In the accumulator of a matrix product a thread has rows r and r + 8 of 16: with this order they share their bits.
+    """
+    R: tl.constexpr = bits_R.shape[0]
+    columns = first // 2 + tl.arange(0, C // 2)
+    random_bits = mix(mix(unsigned(columns))[:, None] ^ bits_R[None, :]).reshape(C // 16, 8, R)
+    pairs = tl.join(random_bits & 0xFFFF, random_bits >> 16)
+    return tl.permute(pairs, (0, 3, 1, 2)).reshape(C, R) >= drop_threshold
+
+
 @dataclass(frozen=True, slots=True)
 class Dropout:
     """Dropout at one call site of the network; none without keys."""
