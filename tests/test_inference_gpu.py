@@ -25,7 +25,7 @@ from electra.inference.placement import placed
 from electra.inference.predict import predict
 from electra.interop.models import load_model
 from electra.tasks.rows import Features
-from electra.train.replay import OFTEN, PAYS, fetched, replays_of
+from electra.train.replay import PAYS, fetched, replays_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # where the processor has no bf16
 PLACE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -113,11 +113,11 @@ def test_batches_cover_every_sequence_once_the_longest_first() -> None:
 @pytest.mark.parametrize("times", [0, 1, PAYS])
 def test_what_is_replayed_is_what_is_computed(times: int) -> None:
     network, results = nn.Linear(2, 2).to(PLACE), []
-    for number in range(2 * OFTEN):
+    for number in range(2 * PAYS):
         rows = torch.full((3, 2), number, dtype=torch.int32, device=PLACE)
         with torch.inference_mode():
             outputs = replays_of(network).run("doubled", lambda one: {"doubled": one * 2}, rows, times=times)
             results.append(fetched(outputs))
     if PLACE.type == "cuda":  # each was copied before the next one overwrote it
-        assert [int(one()["doubled"][0, 0]) for one in results] == [2 * number for number in range(2 * OFTEN)]
-    assert int(results[-1]()["doubled"][2, 1]) == 2 * (2 * OFTEN - 1)
+        assert [int(one()["doubled"][0, 0]) for one in results] == [2 * number for number in range(2 * PAYS)]
+    assert int(results[-1]()["doubled"][2, 1]) == 2 * (2 * PAYS - 1)

@@ -15,13 +15,11 @@ from torch import Tensor, nn
 from electra.train.capture import Captured
 
 PAYS = 8
-"""A shape that is about to be computed this often is recorded at once.
+"""A shape that is about to be computed this often is recorded at once, another when it comes up for this time.
 
-On an H200 recording `small` takes 20 to 40 ms, a batch 3 ms as plain calls and perhaps 1 ms replayed: 8 to 16
-batches earn it. The lower end, since a second pass over such data then finds every shape recorded that is of use.
+On an H200 recording `small` takes 20 to 40 ms, a batch 3 to 5 ms as plain calls and perhaps 1 ms replayed: 8 to 16
+batches earn it. The lower end, so that whoever computes the same shapes again and again soon replays them all.
 """
-OFTEN = 32
-"""A shape that comes up now and then, as a server's do, is recorded from this time on: four times what it costs."""
 MOST_SHAPES = 64
 
 Outputs = dict[str, Tensor]
@@ -61,7 +59,7 @@ class Replays:
         return outputs
 
     def _recorded_now(self, key: Hashable, times: int) -> bool:
-        pays = times >= PAYS or self._calls[key] >= OFTEN
+        pays = max(times, self._calls[key]) >= PAYS
         return key in self._recorded or (pays and len(self._recorded) < MOST_SHAPES)
 
 

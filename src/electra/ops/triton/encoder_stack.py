@@ -28,7 +28,7 @@ from electra.ops.triton.stack_buffers import (
     make_partial_sums,
 )
 
-BATCHED_ELEMENTS = 2**22
+BATCHED_ELEMENTS = 2**23
 """Activations of a layer up to which weight gradients of all layers are batched."""
 
 
