@@ -49,7 +49,7 @@ def plot(comparison: Comparison) -> str:
             dots = [(_moved(p.minutes, shift), p.glue5, min(p.seeds), max(p.seeds)) for p in series.points]
             label, colour = ("RTD", "one") if series.detects else ("MLM", "two")
             style: dict[str, Any] = {"colour": colour, "place": same.index(series), "written": "{:.1f}"}
-            _draw(drawn[0], dots, label=f"{series.title} ({label})", **style)
+            _draw(drawn[0], dots, label=f"{label}: {series.title}", **style)
         if pairs:
             _titled(drawn[1], "Lead of RTD over MLM (95 % interval)")
             drawn[1].axhline(0, color=COLOURS["muted"], linewidth=1, linestyle=(0, (4, 3)))
