@@ -372,8 +372,8 @@ def attention_backward(
         qkv_TW, gradient_TD, lse_TN, delta_TN, bits_TN, parts_BPW, *others,
         **_constants(BACKWARD_KEYS, qkv_TW, lengths_B, spans, dropout, heads),
     )  # fmt: skip
-    wide = qkv_TW.view(torch.int64)  # a strided copy moves an element at a time
-    wide[:, : wide.shape[1] // 3].copy_(d_q_TD.view(torch.int64))
+    eight_bytes = qkv_TW.view(torch.int64)  # a strided copy moves an element at a time
+    eight_bytes[:, : eight_bytes.shape[1] // 3].copy_(d_q_TD.view(torch.int64))
     torch.sum(parts_BPW, 1, out=sums)
 
 
