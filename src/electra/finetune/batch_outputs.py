@@ -47,12 +47,11 @@ def in_batches(
     batch_size: int | Callable[[int], int],
     pad_id: int,
     positions: int,
-    cpu_grain: int = 1,
 ) -> Iterator[tuple[NDArray[np.int64], Arrays]]:
     """The numbers of each batch's sequences, and what `compute` gives for them; the longest first.
 
     `batch_size` may depend on the length of the batch's longest sequence. `name` tells apart what is computed with one
-    network: on a GPU it is recorded by name and shape. On a CPU lengths are multiples of `cpu_grain`.
+    network: on a GPU it is recorded by name and shape.
     """
     device = next(network.parameters()).device
     size_of = batch_size if callable(batch_size) else lambda _: batch_size
@@ -61,7 +60,7 @@ def in_batches(
         plan = plan_for_gpu(sequences.sizes, size_of=size_of, positions=positions, weights=weights)
     else:
         plan = [
-            PlannedBatch(numbers=numbers, rows=len(numbers), length=_multiple(longest, cpu_grain), recorded=False)
+            PlannedBatch(numbers=numbers, rows=len(numbers), length=longest, recorded=False)
             for numbers, longest in by_length(sequences.sizes, size_of)
         ]
     times = Counter((one.rows, one.length) for one in plan if one.recorded)

@@ -15,7 +15,6 @@ from electra.finetune.batching import FlatSequences
 from electra.finetune.task_model import TaskModel
 from electra.tasks.rows import Features, HeadOutputs
 
-_CPU_GRAIN = 8  # lengths are padded to a multiple of this: few shapes
 _SPAN_SCORES = 1 << 18  # starts times tokens of a batch: the end scores take 512 numbers for each of them
 
 _Row = dict[str, NDArray[np.generic]]
@@ -54,7 +53,6 @@ def head_outputs(
         batch_size=size_of,
         pad_id=pad_id,
         positions=network.embeddings.positions,
-        cpu_grain=_CPU_GRAIN,
     ):
         if rows:
             for place, number in enumerate(numbers.tolist()):

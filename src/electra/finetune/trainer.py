@@ -35,7 +35,6 @@ from electra.train.schedule import learning_rate
 from electra.train.state import Master
 
 GPU_GRAINS = (32, 64)  # lengths are multiples of these: few shapes to capture, little padding
-CPU_GRAIN = 8
 LONG = 256
 SAVE_EVERY_S = 60.0  # a kill loses no more
 SAVE_SHARE = 0.02  # of the time, at most, goes into saving
@@ -107,7 +106,7 @@ class Trial:
         self._schedule = OptimConfig(
             lr=config.lr, warmup_steps=self.steps, warmup_share=config.warmup, decay_steps=self.steps
         )
-        grain = CPU_GRAIN if device.type == "cpu" else GPU_GRAINS[config.length > LONG]
+        grain = 1 if device.type == "cpu" else GPU_GRAINS[config.length > LONG]
         self._batches_from = partial(
             batches,
             features,
