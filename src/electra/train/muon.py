@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -38,6 +39,26 @@ def is_layer_matrix(name: str) -> bool:
     return _MATRIX.search(name) is not None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Matrices:
+    """The matrices of one kind in all layers of an encoder, as views of the master's buffers."""
+
+    shape: tuple[int, ...]
+    """(layers, parts, rows, columns): queries, keys and values are matrices of their own."""
+    stride: tuple[int, ...]
+    offset: int
+    scale: float
+    """Of the learning rate."""
+
+    @property
+    def tall(self) -> bool:
+        return self.shape[2] > self.shape[3]
+
+    def of(self, buffer: Tensor) -> Tensor:
+        """Their place in a flat buffer."""
+        return buffer.as_strided(self.shape, self.stride, self.offset)
+
+
 class Muon:
     """Updates the layers' matrices of a master from its average of gradients, on the device.
 
@@ -58,44 +79,49 @@ class Muon:
         self._compute = torch.float32 if master.copy is None else master.copy.dtype
         places: defaultdict[tuple[str, int, int, float], list[int]] = defaultdict(list)
         for name, view in master.tensors()["model"].items():
-            if not is_layer_matrix(name):
-                continue
-            rows, columns = view.shape
-            parts = 3 if name.endswith(_QKV) else 1  # queries, keys and values are matrices of their own
-            for part in range(parts):
-                offset = int(view.storage_offset()) + part * view.numel() // parts
-                kind = f"{re.sub(r'[0-9]+', '', name)} {part}"
-                places[kind, rows // parts, columns, scale(name)].append(offset)
-        self._stacks = [
-            ((len(offsets), rows, columns), _stride(offsets, columns), offsets[0], factor)
-            for (_, rows, columns, factor), offsets in places.items()
-        ]
-        squares = (master.square.as_strided(shape, stride, offset) for shape, stride, offset, _ in self._stacks)
-        self.buffers = [square[:, :, :1].clone() for square in squares] if by_row else []
+            if is_layer_matrix(name):
+                kind = re.sub(r"[0-9]+", "", name)
+                places[kind, *view.shape, scale(name)].append(int(view.storage_offset()))
+        kinds = [_matrices(*key, offsets) for key, offsets in places.items()]
+        # Those of one size, whichever way they lie, are made orthogonal together: few products, and large ones.
+        self._groups: defaultdict[tuple[int, ...], list[_Matrices]] = defaultdict(list)
+        for one in kinds:
+            self._groups[tuple(sorted(one.shape[2:]))].append(one)
+        in_order = [one for group in self._groups.values() for one in group]
+        self.buffers = [one.of(master.square)[..., :1].clone() for one in in_order] if by_row else []
         """What a step changes beside the master's buffers: the mean squares, which AdamW does not get to see."""
 
     def __call__(self, norm: GradNorm) -> None:
         """Move the matrices, after `average` has taken in the step's gradient; a skipped step changes nothing."""
         master = self._master
-        rate = self._lr * (1 - norm.skipped)
-        for number, (shape, stride, offset, factor) in enumerate(self._stacks):
-            average, gradient, weights = (
-                flat.as_strided(shape, stride, offset) for flat in (master.average, master.gradient, master.weights)
-            )
-            # Of a skipped step nothing may reach the weights, and 0 times what is not finite is not 0.
-            clipped_NRC = torch.nan_to_num(gradient / norm.divisor, nan=0.0, posinf=0.0, neginf=0.0)
-            # Nesterov: the average as it would be after one more such gradient.
-            ahead_NRC = self._beta * average + (1 - self._beta) * clipped_NRC
-            size = _SIZE * max(shape[1:]) ** 0.5
-            update_NRC = orthogonal(ahead_NRC.to(self._compute)).to(weights.dtype)
-            if self.buffers:
-                mean_NR1 = self.buffers[number]
-                newer_NR1 = _BETA2 * mean_NR1 + (1 - _BETA2) * update_NRC.square().mean(dim=2, keepdim=True)
-                mean_NR1.copy_(torch.where(norm.skipped > 0, mean_NR1, newer_NR1))
-                master.square.as_strided(shape, stride, offset).copy_(mean_NR1.expand(shape))
-                update_NRC = even_rows(update_NRC, mean_NR1)
-            weights.sub_(rate * factor * (size * update_NRC + self._decay * weights))
+        rate, gain = self._lr * (1 - norm.skipped), (1 - self._beta) / norm.divisor
+        means = iter(self.buffers)
+        for group in self._groups.values():
+            updates = orthogonal(torch.cat([self._ahead(one, gain) for one in group]))
+            for one, update in zip(group, updates.split([one.shape[0] * one.shape[1] for one in group]), strict=True):
+                oriented = (update.mT if one.tall else update).unflatten(0, one.shape[:2])
+                if self.buffers:
+                    oriented = self._even(one, oriented.to(master.weights.dtype), next(means), norm.skipped)
+                weights = one.of(master.weights)
+                if self._decay:
+                    weights.mul_(1 - rate * (one.scale * self._decay))
+                size = _SIZE * max(one.shape[2:]) ** 0.5
+                weights.addcmul_(rate * (one.scale * size), oriented.to(weights.dtype), value=-1)
         master.refresh()
+
+    def _ahead(self, one: _Matrices, gain: Tensor) -> Tensor:
+        """(matrices, rows, columns), wide: Nesterov's average, as it would be after one more such gradient."""
+        # Of a skipped step nothing may reach the weights, and 0 times what is not finite is not 0.
+        clipped = torch.nan_to_num(one.of(self._master.gradient) * gain, nan=0.0, posinf=0.0, neginf=0.0)
+        ahead = clipped.add_(one.of(self._master.average), alpha=self._beta).to(self._compute).flatten(0, 1)
+        return ahead.mT if one.tall else ahead
+
+    def _even(self, one: _Matrices, update: Tensor, mean: Tensor, skipped: Tensor) -> Tensor:
+        """The update with rows of like sizes, and their running mean squares brought up to date."""
+        newer = _BETA2 * mean + (1 - _BETA2) * update.square().mean(dim=-1, keepdim=True)
+        mean.copy_(torch.where(skipped > 0, mean, newer))
+        one.of(self._master.square).copy_(mean.expand(one.shape))
+        return even_rows(update, mean)
 
 
 def orthogonal(x_NRC: Tensor) -> Tensor:
@@ -106,21 +132,23 @@ def orthogonal(x_NRC: Tensor) -> Tensor:
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-12)
     for _ in range(_ROUNDS):
         square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
-    near: Tensor = x.mT if tall else x
-    return near
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
 
 
-def even_rows(x_NRC: Tensor, mean_NR1: Tensor) -> Tensor:
+def even_rows(x: Tensor, mean: Tensor) -> Tensor:
     """The matrices with their rows divided by the roots of these mean squares, at the norms that they had."""
-    even_NRC = x_NRC / (mean_NR1.sqrt() + _EPS)
-    before, after = (x.norm(dim=(1, 2), keepdim=True) for x in (x_NRC, even_NRC))
-    scaled_NRC: Tensor = even_NRC * (before / after.clamp(min=1e-12))
-    return scaled_NRC
+    even = x / (mean.sqrt() + _EPS)
+    before, after = (matrices.norm(dim=(-2, -1), keepdim=True) for matrices in (x, even))
+    scaled: Tensor = even * (before / after.clamp(min=1e-12))
+    return scaled
 
 
-def _stride(offsets: list[int], columns: int) -> tuple[int, int, int]:
-    """The stride of matrices that lie equally far apart in the buffer, as the layers of one encoder do."""
+def _matrices(kind: str, rows: int, columns: int, scale: float, offsets: list[int]) -> _Matrices:
+    """Of one kind: they lie equally far apart in the buffer, as the layers of one encoder do."""
     apart = {later - earlier for earlier, later in zip(offsets, offsets[1:], strict=False)} or {1}
     assert len(apart) == 1, "an encoder's layers are alike"
-    return apart.pop(), columns, 1
+    parts = 3 if kind.endswith(_QKV) else 1
+    shape = (len(offsets), parts, rows // parts, columns)
+    stride = (apart.pop(), rows // parts * columns, columns, 1)
+    return _Matrices(shape=shape, stride=stride, offset=offsets[0], scale=scale)
