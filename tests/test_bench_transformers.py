@@ -92,7 +92,8 @@ def test_the_record_is_the_speedruns_with_other_scores(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for seed in range(10, 15):
         scores = {"cola": seed, "sst2": 80.0, "mrpc": 2 * seed, "stsb": 50.0, "rte": 60.0}
-        (folder / f"seed-{seed}.json").write_text(json.dumps(scores))
+        for task, score in scores.items():
+            (folder / f"{task}-{seed}.json").write_text(json.dumps({"score": score}))
     done = CliRunner().invoke(plain.command, ["--run", str(run), "--glue", str(tmp_path / "none"), "--commit", "abc"])
     assert done.exit_code == 0, (done.output, done.exception)
     (record,) = read(run / "records.jsonl")

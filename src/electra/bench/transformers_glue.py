@@ -36,6 +36,7 @@ from electra.tasks.task import Task
 
 MODULE, NAME = "electra.bench.transformers_glue", "transformers"
 EVALUATION_BATCH = 256
+LONGEST = sorted(GLUE_5, key=("sst2", "stsb", "cola", "rte", "mrpc").index)  # by steps: the longest begin first
 
 
 @click.command()
@@ -43,29 +44,42 @@ EVALUATION_BATCH = 256
 @click.option("--glue", required=True, type=click.Path(path_type=Path), help="GLUE folder.")
 @click.option("--seeds", type=click.Choice(["report", "choice"]), default="report", show_default=True)
 @click.option("--records", type=click.Path(path_type=Path), help="Append the record here (default: RUN/records.jsonl).")
-@click.option("--processes", default=5, show_default=True, type=click.IntRange(1), help="Seeds at a time.")
+@click.option(
+    "--processes", default=5, show_default=True, type=click.IntRange(1), help="At a time, a task and seed each."
+)
 @click.option("--commit", help="The commit of the code, where it ran outside a checkout.")
-@click.option("--seed", type=int, hidden=True)
+@click.option("--one", type=(str, int), hidden=True)
 def command(
-    run: Path, glue: Path, seeds: Any, records: Path | None, processes: int, commit: str | None, seed: int | None
+    run: Path,
+    glue: Path,
+    seeds: Any,
+    records: Path | None,
+    processes: int,
+    commit: str | None,
+    one: tuple[str, int] | None,
 ) -> None:
     """Fine-tune the export of a finished speedrun on GLUE-5 by a plain loop; the line of `electra speedrun score`."""
     out = run / SCORES / seeds / NAME
-    if seed is not None:
-        finetune_seed(out / "model", read_settings(run), glue=glue, seed=seed, out=_scores_file(out, seed))
+    if one is not None:
+        task, seed = one
+        write_score(out / "model", TASKS[task], read_settings(run)[task], glue=glue, seed=seed, out=_file(out, *one))
         return
     require_finished(run)
     if not (out / "model").is_dir():
         export(run, out / "model")
-    missing = [one for one in SEEDS[seeds] if not _scores_file(out, one).is_file()]
-    shared = ["--run", str(run), "--glue", str(glue), "--seeds", seeds, "--seed"]
-    workers = [Worker(name=f"seed-{one}", arguments=[*shared, str(one)], module=MODULE) for one in missing]
+    all_ones = [(task, seed) for task in LONGEST for seed in SEEDS[seeds]]
+    shared = ["--run", str(run), "--glue", str(glue), "--seeds", seeds, "--one"]
+    workers = [
+        Worker(name=f"{task}-{seed}", arguments=[*shared, task, str(seed)], module=MODULE)
+        for task, seed in all_ones
+        if not _file(out, task, seed).is_file()
+    ]
     for name in side_by_side(workers, logs=out / LOGS, together=processes, gpus=torch.cuda.device_count()):
         say(f"{name} is done")
-    found = {one: read_json(_scores_file(out, one)) for one in SEEDS[seeds]}
+    found = {(task, seed): float(read_json(_file(out, task, seed))["score"]) for task, seed in all_ones}
     tasks = {
         task: TaskScore.over(
-            {str(one): float(scores[task]) for one, scores in found.items()}, title=TASKS[task].title, metric=GLUE[task]
+            {str(seed): found[task, seed] for seed in SEEDS[seeds]}, title=TASKS[task].title, metric=GLUE[task]
         )
         for task in GLUE_5
     }
@@ -81,18 +95,15 @@ def read_settings(run: Path) -> dict[str, FinetuneConfig]:
     return {task: replace(one, length=min(one.length, config.data.length)) for task, one in found.items()}
 
 
-def finetune_seed(model: Path, configs: dict[str, FinetuneConfig], *, glue: Path, seed: int, out: Path) -> None:
-    """Write the score of every task from one seed, in percent."""
+def write_score(model: Path, task: Task, config: FinetuneConfig, *, glue: Path, seed: int, out: Path) -> None:
+    """Write the score of one task from one seed, in percent."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # it lists the heads that it does not load, for every task
     torch.set_float32_matmul_precision("high")
-    device = hardware.device("auto")
-    scores = {}
-    for name, config in configs.items():
-        scores[name] = finetune_task(model, TASKS[name], config, glue=glue, seed=seed, device=device)
-        say(f"{name}, seed {seed}: {scores[name]:.2f}")
-    write_json(out, scores)
+    score = finetune_task(model, task, config, glue=glue, seed=seed, device=hardware.device("auto"))
+    say(f"{task.title}, seed {seed}: {score:.2f}")
+    write_json(out, {"score": score})
 
 
 def finetune_task(
@@ -192,8 +203,8 @@ def _swapped(rows: Sequence[Example]) -> list[Example]:
     return [Example(id=row.id, text=str(row.pair), pair=row.text, label=row.label) for row in rows]
 
 
-def _scores_file(out: Path, seed: int) -> Path:
-    return out / f"seed-{seed}.json"
+def _file(out: Path, task: str, seed: int) -> Path:
+    return out / f"{task}-{seed}.json"
 
 
 if __name__ == "__main__":
