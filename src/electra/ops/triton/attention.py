@@ -154,7 +154,8 @@ def numeric_arguments(
     return (
         unused if lengths_B is None else lengths_B,
         unused if dropout.keys_B is None else dropout.keys_B,
-        dropout.address, length, heads, head_size**-0.5, dropout.threshold, dropout.scale,
+        dropout.address, length, heads, head_size**-0.5, dropout.threshold,
+        1.0 if dropout.keys_B is None else dropout.scale,
     )  # fmt: skip
 
 

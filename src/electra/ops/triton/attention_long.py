@@ -113,8 +113,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     total_Q = tl.zeros([Q], tl.float32)
     context_QH = tl.zeros([Q, H], tl.float32)
     scale_2 = scale * LOG2_E
-    start, full = 0, valid // K * K
-    stop = valid
+    start, full, stop = 0, valid // K * K, valid
     if SPANS:
         begin_Q, end_Q = _spans(begins, ends, sequence, rows_Q, length)
         start, stop = tl.min(begin_Q, 0) // 2 * 2, tl.max(end_Q, 0)  # even: see `keep_mask`
@@ -131,9 +130,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
             top_Q, total_Q, context_QH, K, SPANS, DROPOUT, PRECISION, True,
         )  # fmt: skip
     total_Q = tl.maximum(total_Q, 1e-37)  # a sequence of no tokens has no total
-    factor_Q = 1.0 / total_Q
-    if DROPOUT:
-        factor_Q *= dropout_scale
+    factor_Q = dropout_scale / total_Q
     inside = (rows_Q < length)[:, None]
     target = out + sequence.to(tl.int64) * length * width + head * H + rows_Q[:, None] * width + unit_H[None, :]
     tl.store(target, (context_QH * factor_Q[:, None]).to(q_QH.dtype), inside)
@@ -193,23 +190,19 @@ def _backward_queries_kernel(  # type: ignore[no-untyped-def]
     row = tl.program_id(0) * length + rows_Q
     lse_Q = tl.load(lse + row, rows_Q < length, 0.0)
     # Σ over a row's weights of weight · gradient equals Σ over the head of output · gradient.
-    delta_Q = tl.sum(do_QH.to(tl.float32) * out_QH.to(tl.float32), 1)
+    delta_Q = tl.sum(do_QH.to(tl.float32) * out_QH.to(tl.float32), 1) / dropout_scale
+    tl.store(delta + row, delta_Q, rows_Q < length)
     bits_Q = unsigned(rows_Q)
-    factor = scale
     if DROPOUT:
         bits_Q = row_bits(tl.load(keys + sequence), address, head * length + rows_Q)
         tl.store(bits + row, bits_Q.to(tl.int32, bitcast=True), rows_Q < length)
-        delta_Q /= dropout_scale
-        factor = scale * dropout_scale
-    tl.store(delta + row, delta_Q, rows_Q < length)
     valid = length
     if RAGGED:
         valid = tl.load(lengths + sequence).to(tl.int32)
     dq_QH = tl.zeros([Q, H], tl.float32)
     begin_Q, end_Q = rows_Q, rows_Q
     scale_2 = scale * LOG2_E
-    start, full = 0, valid // K * K
-    stop = valid
+    start, full, stop = 0, valid // K * K, valid
     if SPANS:
         begin_Q, end_Q = _spans(begins, ends, sequence, rows_Q, length)
         start, stop = tl.min(begin_Q, 0) // 2 * 2, tl.max(end_Q, 0)
@@ -225,7 +218,7 @@ def _backward_queries_kernel(  # type: ignore[no-untyped-def]
             q_QH, do_QH, base, width, unit_H, length, valid, begin_Q, end_Q, bits_Q, lse_Q, delta_Q, scale_2,
             drop_threshold, first, dq_QH, K, SPANS, DROPOUT, PRECISION, True,
         )  # fmt: skip
-    dq_QH *= factor
+    dq_QH *= scale * dropout_scale
     tl.store(d_q + corner + rows_Q[:, None] * width + unit_H[None, :], dq_QH.to(q_QH.dtype), (rows_Q < length)[:, None])
     block = sequence * tl.num_programs(1) + tl.program_id(1)
     tl.store(sums + block.to(tl.int64) * 3 * width + head * H + unit_H, tl.sum(dq_QH, 0))
@@ -292,9 +285,6 @@ def _backward_keys_kernel(  # type: ignore[no-untyped-def]
     valid = length
     if RAGGED:
         valid = tl.load(lengths + sequence).to(tl.int32)
-    factor = 1.0
-    if DROPOUT:
-        factor = dropout_scale
     dk_KH = tl.zeros([K, H], tl.float32)
     dv_KH = tl.zeros([K, H], tl.float32)
     begin_K, end_K = keys_K, keys_K
@@ -319,8 +309,8 @@ def _backward_keys_kernel(  # type: ignore[no-untyped-def]
             scale_2, drop_threshold, block, first, dk_KH, dv_KH, Q, K, SPANS, DROPOUT, PRECISION, True,
         )  # fmt: skip
     real_K1 = (keys_K < valid)[:, None]
-    dk_KH = tl.where(real_K1, dk_KH * (scale * factor), 0.0)
-    dv_KH = tl.where(real_K1, dv_KH * factor, 0.0)
+    dk_KH = tl.where(real_K1, dk_KH * (scale * dropout_scale), 0.0)
+    dv_KH = tl.where(real_K1, dv_KH * dropout_scale, 0.0)
     target = base + width + keys_K[:, None] * (3 * width) + unit_H[None, :]
     inside = (keys_K < length)[:, None]
     tl.store(target, dk_KH.to(k_KH.dtype), inside)
