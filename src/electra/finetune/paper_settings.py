@@ -25,8 +25,7 @@ _LAYER_DECAY: dict[str, float] = {"tiny": 0.8, "small": 0.8, "base": 0.8, "large
 _NULL_THRESHOLDS = {"joint": -2.75, "plain": 0.0}  # the paper's; as likely as not
 _PAIRS_BATCH = 64  # the other texts of the batch are what a text is compared with; not in the paper
 _TEN_EPOCHS = {"rte", "sts", "stsb"}
-_WHOLE_TEXTS = ("classify", "multilabel", "regress")
-FEW_STEPS, FEW_STEPS_OF_LABELS, MOST_EPOCHS = 300, 150, 40.0
+FEW_STEPS, MOST_EPOCHS = 300, 40.0
 EVALUATIONS, PATIENCE = 10, 5
 EVALUATE_FROM = 10  # steps: an evaluation after fewer says nothing yet
 """Of one's own rows, where the paper has no settings: docs/lab/2026-11-17-few-rows.md."""
@@ -69,9 +68,8 @@ def settings_for_rows(config: FinetuneConfig, rows: int, *, kind: Kind, epochs: 
     labels for whole texts, get a lower rate too, the same in all layers (docs/lab/2026-11-17-ten-minutes.md). `epochs`
     where they are given.
     """
-    few = FEW_STEPS_OF_LABELS if kind in _WHOLE_TEXTS else FEW_STEPS
-    enough = min(MOST_EPOCHS, few * config.batch_size / max(1, rows))
-    if enough > config.epochs and kind in _WHOLE_TEXTS:
+    enough = min(MOST_EPOCHS, FEW_STEPS * config.batch_size / max(1, rows))
+    if enough > config.epochs and kind in ("classify", "multilabel", "regress"):
         config = replace(config, lr=config.lr * FEW_LR, layer_decay=1.0)
     epochs = max(config.epochs, round(enough, 2)) if epochs is None else epochs
     steps = step_count(rows, epochs=epochs, batch_size=min(config.batch_size, max(1, rows)))
