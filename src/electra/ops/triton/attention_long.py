@@ -56,6 +56,14 @@ def _spans(begins, ends, sequence, rows, length):  # type: ignore[no-untyped-def
 
 
 @triton.jit
+def _visible(keys_K, valid, begin_Q, end_Q, SPANS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Which keys a query sees: (Q, K) those of its document, or for all queries (1, K) those that are no padding."""
+    if SPANS:
+        return (keys_K[None, :] >= begin_Q[:, None]) & (keys_K[None, :] < end_Q[:, None])
+    return (keys_K < valid)[None, :]
+
+
+@triton.jit
 def _forward_block(  # type: ignore[no-untyped-def]
     q_QH, base, width, unit_H, length, valid, begin_Q, end_Q, bits_Q, scale_2, drop_threshold, first,
     top_Q, total_Q, context_QH,
@@ -67,11 +75,8 @@ def _forward_block(  # type: ignore[no-untyped-def]
     v_KH = _rows(base + 2 * width, keys_K, 3 * width, unit_H, length, MASKED)
     s_QK = tl.dot(q_QH, tl.trans(k_KH), input_precision=PRECISION)
     if MASKED:
-        visible_QK = (keys_K < valid)[None, :]
-        if SPANS:
-            visible_QK = (keys_K[None, :] >= begin_Q[:, None]) & (keys_K[None, :] < end_Q[:, None])
         # Before its first visible key a row sums up weights of 1; that key then scales them to 0.
-        s_QK = tl.where(visible_QK, s_QK, -1e30)
+        s_QK = tl.where(_visible(keys_K, valid, begin_Q, end_Q, SPANS), s_QK, -1e30)
     higher_Q = tl.maximum(top_Q, tl.max(s_QK, 1) * scale_2)
     p_QK = tl.exp2(s_QK * scale_2 - higher_Q[:, None])
     shrink_Q = tl.exp2(top_Q - higher_Q)
@@ -151,10 +156,7 @@ def _backward_queries_block(  # type: ignore[no-untyped-def]
     d_QK = tl.dot(do_QH, tl.trans(v_KH), input_precision=PRECISION)
     p_QK = tl.exp2(s_QK * scale_2 - lse_Q[:, None])
     if MASKED:
-        visible_QK = (keys_K < valid)[None, :]
-        if SPANS:
-            visible_QK = (keys_K[None, :] >= begin_Q[:, None]) & (keys_K[None, :] < end_Q[:, None])
-        p_QK = tl.where(visible_QK, p_QK, 0.0)
+        p_QK = tl.where(_visible(keys_K, valid, begin_Q, end_Q, SPANS), p_QK, 0.0)
     if DROPOUT:
         d_QK = tl.where(keep_mask(bits_Q, first, drop_threshold, K), d_QK, 0.0)
     ds_QK = p_QK * (d_QK - delta_Q[:, None])
