@@ -34,6 +34,7 @@ CASES: list[tuple[int, tuple[str, ...], set[str]]] = [
     (89, ("small",), STEP),
     (90, ("small",), HOPPER),
     (89, ("small", "data.length=256"), LONG),
+    (90, ("small", "data.length=256", "data.layout=packed"), LONG),
 ]
 
 
@@ -77,7 +78,6 @@ def test_every_kernel_of_a_step_compiles_and_fits(number: int, together: list[li
         (86, ("small",), STEP),
         (89, ("base",), LONG),
         (90, ("base",), LONG),
-        (90, ("small", "data.layout=packed"), LONG),
         (90, ("small", "data.length=12"), {"choose_masked._choose_kernel"}),  # one masked position a sequence
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,

@@ -59,8 +59,10 @@ def _spans(begins, ends, sequence, rows, length):  # type: ignore[no-untyped-def
 def _visible(keys_K, valid, begin_Q, end_Q, SPANS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Which keys a query sees: (Q, K) those of its document, or for all queries (1, K) those that are no padding."""
     if SPANS:
-        return (keys_K[None, :] >= begin_Q[:, None]) & (keys_K[None, :] < end_Q[:, None])
-    return (keys_K < valid)[None, :]
+        visible = (keys_K[None, :] >= begin_Q[:, None]) & (keys_K[None, :] < end_Q[:, None])
+    else:  # without it Triton takes both for one type
+        visible = (keys_K < valid)[None, :]
+    return visible
 
 
 @triton.jit
@@ -75,10 +77,14 @@ def _forward_block(  # type: ignore[no-untyped-def]
     v_KH = _rows(base + 2 * width, keys_K, 3 * width, unit_H, length, MASKED)
     s_QK = tl.dot(q_QH, tl.trans(k_KH), input_precision=PRECISION)
     if MASKED:
-        # Before its first visible key a row sums up weights of 1; that key then scales them to 0.
-        s_QK = tl.where(_visible(keys_K, valid, begin_Q, end_Q, SPANS), s_QK, -1e30)
-    higher_Q = tl.maximum(top_Q, tl.max(s_QK, 1) * scale_2)
-    p_QK = tl.exp2(s_QK * scale_2 - higher_Q[:, None])
+        # Before its first visible key a row sums up weights of 1; that key then scales them to 0. Of -1e30 times the
+        # scale, less the same rounded, a fused multiply-add would leave 1e22: an infinite weight.
+        s_QK = tl.where(_visible(keys_K, valid, begin_Q, end_Q, SPANS), s_QK * scale_2, -1e30)
+        higher_Q = tl.maximum(top_Q, tl.max(s_QK, 1))
+        p_QK = tl.exp2(s_QK - higher_Q[:, None])
+    else:
+        higher_Q = tl.maximum(top_Q, tl.max(s_QK, 1) * scale_2)
+        p_QK = tl.exp2(s_QK * scale_2 - higher_Q[:, None])
     shrink_Q = tl.exp2(top_Q - higher_Q)
     total_Q = total_Q * shrink_Q + tl.sum(p_QK, 1)
     if DROPOUT:
