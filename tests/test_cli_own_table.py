@@ -287,11 +287,13 @@ def test_hints_name_the_program_as_it_was_called(tmp_path: Path, monkeypatch: py
 def test_few_rows_get_more_epochs_and_many_the_papers() -> None:
     paper = settings("classify", "small", kind="classify")
     few, some, many = (settings_for_rows(paper, rows, kind="classify") for rows in (200, 1000, 67_000))
-    assert (few.epochs, some.epochs, many.epochs) == (40.0, 9.6, 3.0)
-    assert (few.select, few.class_weights, few.eval_every) == ("best", "auto", 25)
+    assert (few.epochs, some.epochs, many.epochs) == (24.0, 4.8, 3.0)
+    assert (some.batch_size, many.batch_size, some.select, many.select) == (16, 32, "average", "best")
+    assert (few.class_weights, few.eval_every, few.patience) == ("auto", 30, 0)
     assert (many.lr, many.layer_decay, some.layer_decay) == (3e-4, 0.8, 1.0) and some.lr == pytest.approx(1e-4)
     assert settings_for_rows(paper, 1000, kind="pairs").lr == paper.lr, "not measured, so not changed"
     assert settings_for_rows(paper, 1000, kind="classify", epochs=2.0).epochs == 2.0
+    assert settings_for_rows(paper, 1000, kind="classify", batch_size=8).epochs == 3.0, "never below the paper's"
     assert settings_for_rows(paper, 5, kind="classify").eval_every <= 12, "evaluated at least once"
 
 

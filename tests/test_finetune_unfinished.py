@@ -24,13 +24,14 @@ def train_to_the_end(trial: Trial, metric: Evaluate) -> None:
     assert list(train_together([trial], evaluate=metric, stop=Stop())) == [trial]
 
 
+@pytest.mark.parametrize("select", ["best", "average"])
 @pytest.mark.parametrize("kind", ["cpu", CUDA])
-def test_a_trial_goes_on_where_another_stood(kind: str, tmp_path: Path) -> None:
+def test_a_trial_goes_on_where_another_stood(kind: str, select: str, tmp_path: Path) -> None:
     """Through files, after any step; on a GPU as close as two whole runs are, on a CPU the same bits."""
     base, device = tiny_base(MINI), torch.device(kind, 0) if kind == "cuda" else torch.device("cpu")
     features, labels = toy("classify", 48)
     spec = HeadSpec(kind="classify", labels=labels, dropout=0.1)
-    config = replace(PLAIN, device=kind, epochs=2.0, select="best", eval_every=3)  # type: ignore[arg-type]
+    config = replace(PLAIN, device=kind, epochs=2.0, select=select, eval_every=3)  # type: ignore[arg-type]
 
     def made() -> Trial:
         return Trial(base.embeddings, base.encoder, spec, features, config=config, seed=2, pad_id=0, device=device)

@@ -45,8 +45,9 @@ class FinetuneConfig:
     """Added to the root of the squared average."""
     loss: Literal["sum", "mean"] = "sum"
     """Over the batch; `sum` as the released code does, where clipping is then nearly always at work."""
-    select: Literal["last", "best"] = "last"
-    """Which weights to keep: those of the last step (the paper), or of the best evaluation on the dev set."""
+    select: Literal["last", "best", "average"] = "last"
+    """Which weights to keep: those of the last step (the paper), those of the best evaluation on the dev set, or the
+    average over the second half of the steps."""
     eval_every: int = 0
     """Steps between evaluations on the dev set; 0 means only at the end."""
     patience: int = 0
@@ -55,8 +56,8 @@ class FinetuneConfig:
     """Weigh rare classes more in the loss (one label a row only); `auto`: where one is ten times as frequent as
     another."""
     hold_out: float = 0.0
-    """Share of the rows that is held out to evaluate on, where there is one file only; 0: a fifth of few, a tenth of
-    many."""
+    """Share of the rows that is held out to evaluate on, where there is one file only; 0: a tenth, of few rows up to
+    a fifth."""
     hold_out_seed: int = 0
     """Seed that chooses those rows, whatever the seed of the run."""
     log_every: int = 50

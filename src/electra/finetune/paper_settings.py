@@ -26,6 +26,7 @@ _NULL_THRESHOLDS = {"joint": -2.75, "plain": 0.0}  # the paper's; as likely as n
 _PAIRS_BATCH = 64  # the other texts of the batch are what a text is compared with; not in the paper
 _TEN_EPOCHS = {"rte", "sts", "stsb"}
 FEW_STEPS, MOST_EPOCHS = 300, 40.0
+FEW_BATCH = 16  # with averaged weights as good as 32, in half the time: docs/lab/2026-11-18-few-rows-averaged.md
 EVALUATIONS, PATIENCE = 10, 5
 EVALUATE_FROM = 10  # steps: an evaluation after fewer says nothing yet
 """Of one's own rows, where the paper has no settings: docs/lab/2026-11-17-few-rows.md."""
@@ -61,20 +62,23 @@ def with_span_head(config: FinetuneConfig, head: Literal["joint", "plain"]) -> F
     return replace(config, span_head=head, null_threshold=_NULL_THRESHOLDS[head])
 
 
-def settings_for_rows(config: FinetuneConfig, rows: int, *, kind: Kind, epochs: float | None = None) -> FinetuneConfig:
+def settings_for_rows(
+    config: FinetuneConfig, rows: int, *, kind: Kind, epochs: float | None = None, batch_size: int | None = None
+) -> FinetuneConfig:
     """The settings for rows of one's own: more epochs of few rows, evaluated on the way, stopped and chosen by that.
 
     The paper's three epochs are for tens of thousands of rows; of a thousand they are 94 steps. So few, of tasks with
-    labels for whole texts, get a lower rate too, the same in all layers (docs/lab/2026-11-17-ten-minutes.md). `epochs`
-    where they are given.
+    labels for whole texts, get a lower rate too, the same in all layers (docs/lab/2026-11-17-ten-minutes.md), smaller
+    batches, and averaged weights, which need no choosing. `epochs` and `batch_size` where they are given.
     """
-    enough = min(MOST_EPOCHS, FEW_STEPS * config.batch_size / max(1, rows))
-    if enough > config.epochs and kind in ("classify", "multilabel", "regress"):
-        config = replace(config, lr=config.lr * FEW_LR, layer_decay=1.0)
+    few = FEW_STEPS * config.batch_size > config.epochs * rows and kind in ("classify", "multilabel", "regress")
+    size = batch_size or (min(FEW_BATCH, config.batch_size) if few else config.batch_size)
+    enough = min(MOST_EPOCHS, FEW_STEPS * size / max(1, rows))
     epochs = max(config.epochs, round(enough, 2)) if epochs is None else epochs
-    steps = step_count(rows, epochs=epochs, batch_size=min(config.batch_size, max(1, rows)))
-    return replace(
+    steps = step_count(rows, epochs=epochs, batch_size=min(size, max(1, rows)))
+    config = replace(
         config,
+        batch_size=size,
         epochs=epochs,
         eval_every=min(steps, max(EVALUATE_FROM, steps // EVALUATIONS)),
         select="best",
@@ -82,6 +86,9 @@ def settings_for_rows(config: FinetuneConfig, rows: int, *, kind: Kind, epochs: 
         class_weights="auto",
         log_every=10,
     )
+    if few:
+        config = replace(config, lr=config.lr * FEW_LR, layer_decay=1.0, select="average", patience=0)
+    return config
 
 
 def size_of(model: ModelConfig) -> Size:

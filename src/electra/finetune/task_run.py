@@ -70,7 +70,8 @@ def finetune_task(
     loaded = load_task(name, files, title=title, columns=columns or Columns(), tokenizer=base.tokenizer, config=config)
     if name in OWN and given.get("eval_every") != 0:
         rows = subset(loaded.train, config.max_train_rows, seed=0).count
-        config = change(settings_for_rows(config, rows, kind=kind, epochs=given.get("epochs")), given)
+        asked = {"epochs": given.get("epochs"), "batch_size": given.get("batch_size")}
+        config = change(settings_for_rows(config, rows, kind=kind, **asked), given)
     plan = Plan(
         config=config,
         seeds=tuple(range(config.seed, config.seed + options.seeds)),

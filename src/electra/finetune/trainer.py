@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,7 +38,7 @@ GPU_GRAINS = (32, 64)  # lengths are multiples of these: few shapes to capture, 
 LONG = 256
 SAVE_EVERY_S = 60.0  # a kill loses no more
 SAVE_SHARE = 0.02  # of the time, at most, goes into saving
-BEST = "best"
+BEST, MEAN = "best", "mean"
 FIRST_LOOKS = (1, 5, 10, 20)  # steps after which the loss is looked at too, so that a bar shows one at once
 
 Evaluate = Callable[[TaskModel], float]
@@ -123,6 +123,7 @@ class Trial:
         self._capture = device.type == "cuda" and config.compile != "off"
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._best: tuple[float, Tensor] | None = None
+        self._mean: Tensor | None = None
         self.step = 0
         self.seconds = 0.0
         self.curve = Curve(losses=[], evaluations=[])
@@ -132,8 +133,9 @@ class Trial:
     def state(self) -> tuple[dict[str, dict[str, Tensor]], TrialState]:
         """The tensors and numbers from which another trial of the same seed goes on exactly; waits for the device."""
         tensors = self._master.tensors()
-        if self._best is not None:
-            tensors = tensors | {BEST: {"weights": self._best[1]}}
+        for name, chosen in ((BEST, self._best[1] if self._best is not None else None), (MEAN, self._mean)):
+            if chosen is not None:
+                tensors = tensors | {name: {"weights": chosen}}
         if self._stream is not None:
             self._stream.synchronize()
         return tensors, TrialState(
@@ -152,6 +154,7 @@ class Trial:
             self._totals.copy_(torch.tensor(state.totals, dtype=torch.float64))
             if state.best is not None:
                 self._best = (state.best, tensors[BEST]["weights"].to(self.device))
+            self._mean = tensors[MEAN]["weights"].to(self.device) if MEAN in tensors else None
         self.step, self.seconds = state.step, state.seconds
         self.curve.losses[:] = [(int(step), loss) for step, loss in state.losses]
         self.curve.evaluations[:] = [(int(step), score) for step, score in state.evaluations]
@@ -189,6 +192,8 @@ class Trial:
                 self._graphs[rows.shape] = self._captured(rows, targets)
             self._graphs[rows.shape](rows, targets)
         self.step += 1
+        if self.config.select == "average" and self.step > self.steps // 2:
+            self._add_to_mean(self.step - self.steps // 2)
 
     def on_stream(self) -> AbstractContextManager[Any]:
         """Where this trial's GPU work goes."""
@@ -212,8 +217,12 @@ class Trial:
         return mean
 
     def evaluate(self, evaluate: Evaluate) -> float:
-        """The dev metric now. Saves the weights where they are the best so far and `select` is `best`."""
-        score = evaluate(self.network)
+        """The dev metric now: of the averaged weights, where `select` is `average` and they have begun.
+
+        Saves the weights where they are the best so far and `select` is `best`.
+        """
+        with self._mean_in_place():
+            score = evaluate(self.network)
         self.curve.evaluations.append((self.step, score))
         if self.config.select == "best" and score == score and (self._best is None or score > self._best[0]):
             self._best = (score, self._master.weights.clone())
@@ -221,10 +230,10 @@ class Trial:
 
     def finish(self) -> None:
         """Put the chosen weights in place, for any stream to read."""
+        chosen = self._best[1] if self._best is not None else self._mean
         with self.on_stream():
-            if self._best is not None:
-                self._master.weights.copy_(self._best[1])
-                self._master.refresh()
+            if chosen is not None:
+                self._put(chosen)
         if self._stream is not None:
             self._stream.synchronize()
         self._graphs.clear()
@@ -232,6 +241,28 @@ class Trial:
     def weights(self) -> dict[str, Tensor]:
         """The network's tensors by name: fp32, on the CPU."""
         return {name: tensor.cpu() for name, tensor in self._master.tensors()["model"].items()}
+
+    def _put(self, weights: Tensor) -> None:
+        self._master.weights.copy_(weights)
+        self._master.refresh()
+
+    def _add_to_mean(self, count: int) -> None:
+        """Take the weights into the mean as the `count`-th."""
+        weights = self._master.weights
+        self._mean = weights.clone() if self._mean is None else self._mean.lerp_(weights, 1 / count)
+
+    @contextmanager
+    def _mean_in_place(self) -> Iterator[None]:
+        """The network with the mean of the weights, where there is one, and afterwards with its own."""
+        if self._mean is None:
+            yield
+            return
+        own = self._master.weights.clone()
+        self._put(self._mean)
+        try:
+            yield
+        finally:
+            self._put(own)
 
     def _work(self, rows: Tensor, targets: Tensor) -> None:
         loss, count = self.network.loss(unpack(rows), targets)

@@ -15,10 +15,10 @@ from electra.tasks.tables import label_names
 
 Row = TypeVar("Row")
 
-FEW_SHARE, FEW_ROWS = 0.2, 200
-"""Of few rows a fifth is held out, ..."""
+FEW_SHARE, FEW_ROWS = 0.2, 50
+"""Of few rows a fifth is held out, up to so many, ..."""
 MANY_SHARE, MOST_ROWS = 0.1, 10_000
-"""... of many a tenth, but at least as many as of few, and no more than measure a tenth of a percent."""
+"""... of more a tenth, and no more than measure a tenth of a percent."""
 _BINS = 5  # of a regression's values
 _EPOCH = 1 << 29  # addresses of its own for drawing
 
