@@ -1,4 +1,4 @@
-"""What fine-tuning does for rows of one's own: patience, class weights, the loss from the first step on."""
+"""What fine-tuning does for rows of one's own: patience, averages, class weights, the loss from the first step on."""
 
 from __future__ import annotations
 
@@ -60,6 +60,29 @@ def test_patience_ends_training_and_the_best_weights_stay(scores: list[float], s
     (ended,) = train_together([one], evaluate=metric, stop=Stop())
     assert (ended.step, ended.best_step) == (steps, best) and ended.out_of_patience == (steps < 20)
     assert torch.equal(next(ended.network.parameters()).detach(), seen[best])
+
+
+def test_the_weights_are_the_average_over_the_second_half_of_the_steps() -> None:
+    """Beside a twin that trains without averaging; every evaluation of that half is of the average so far."""
+    seen: dict[str, list[torch.Tensor]] = {"last": [], "average": []}
+
+    def trained(select: str) -> Trial:
+        def metric(tuned: TaskModel) -> float:
+            seen[select].append(torch.cat([value.detach().double().flatten() for value in tuned.parameters()]))
+            return 0.0
+
+        one, _ = trial([], select=select, eval_every=1, lr=1e-2)
+        (ended,) = train_together([one], evaluate=metric, stop=Stop())
+        return ended
+
+    trained("last")
+    ended = trained("average")
+    assert len(seen["last"]) == ended.steps == 20
+    for step, found in enumerate(seen["average"], start=1):
+        taken = seen["last"][10:step] or [seen["last"][step - 1]]
+        torch.testing.assert_close(found, torch.stack(taken).mean(0), atol=1e-6, rtol=1e-5, msg=f"at step {step}")
+    kept = torch.cat([value.detach().double().flatten() for value in ended.network.parameters()])
+    assert torch.equal(kept, seen["average"][-1]) and not torch.equal(kept, seen["last"][-1])
 
 
 def test_a_seed_that_goes_on_remembers_its_patience(tmp_path: Path) -> None:

@@ -334,32 +334,6 @@ def test_the_weights_are_those_of_the_best_evaluation_or_of_the_last() -> None:
         assert same(weights(one), tuned), "the network itself has them"
 
 
-def test_the_weights_are_the_average_over_the_second_half_of_the_steps() -> None:
-    """Beside a twin that trains without averaging; every evaluation of that half is of the average so far."""
-    features, labels = toy("classify", 16)
-    plain = replace(PLAIN, epochs=6.0, lr=1e-2, eval_every=1)
-    twin, one = (
-        trial(tiny_base(MINI), "classify", features, labels, replace(plain, select=select), 0)  # type: ignore[arg-type]
-        for select in ("last", "average")
-    )
-    seen: dict[str, list[Weights]] = {"last": [], "average": []}
-
-    def metric(tuned: TaskModel, select: str) -> float:
-        seen[select].append({name: value.detach().double() for name, value in tuned.named_parameters()})
-        return 0.0
-
-    trained(twin, metric=lambda tuned: metric(tuned, "last"))
-    trained(one, metric=lambda tuned: metric(tuned, "average"))
-    assert len(seen["last"]) == one.steps == 12
-    for step, found in enumerate(seen["average"], start=1):
-        taken = seen["last"][6:step] or [seen["last"][step - 1]]
-        for name, value in found.items():
-            mean = torch.stack([weights[name] for weights in taken]).mean(0)
-            torch.testing.assert_close(value, mean, atol=1e-6, rtol=1e-5, msg=f"{name} at {step}")
-    kept = {name: value.double() for name, value in weights(one).items()}
-    assert same(kept, seen["average"][-1]) and not same(kept, seen["last"][-1])
-
-
 def test_an_evaluation_that_is_not_a_number_is_never_the_best() -> None:
     base = tiny_base(MINI)
     features, labels = toy("classify", 16)
