@@ -35,23 +35,31 @@ needs_compiler = pytest.mark.skipif(not compiler(), reason="needs g++ with C++20
 
 
 @functools.cache
+def _version() -> str:
+    return subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=True).stdout
+
+
+@functools.cache
 def compiled(kernel: Kernel, threads: int, *options: str) -> Any:
-    """The kernel as a function of (blocks, pointers to arguments), so many threads a block; cached between runs."""
+    """The kernel as a function of (blocks, pointers to arguments), so many threads a block; cached between runs.
+
+    No path is part of what it is made from: every checkout of the same sources finds the same library.
+    """
     source = (
-        f'#include "{EMULATOR}"\n{kernel.source()}\n'
+        f'#include "{EMULATOR.name}"\n{kernel.source()}\n'
         f'extern "C" void run(int blocks, void** arguments) {{'
         f" launch({kernel.name}, blocks, {threads}, {kernel.shared_bytes}, arguments); }}\n"
     )
     command = [compiler(), "-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", "-w", *options]
-    version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=True).stdout
-    made_from = "\n".join((version, *command, EMULATOR.read_text(encoding="utf-8"), source))
+    made_from = "\n".join((_version(), *command, EMULATOR.read_text(encoding="utf-8"), source))
     library = cache_path(f"emulated-{kernel.name}", made_from, ".so")
     if not library.is_file():
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             unfinished = Path(folder) / library.name
             (Path(folder) / "kernel.cpp").write_text(source, encoding="utf-8")
-            subprocess.run([*command, "-o", str(unfinished), str(Path(folder) / "kernel.cpp")], check=True)
+            files = [f"-I{EMULATOR.parent}", "-o", str(unfinished), str(Path(folder) / "kernel.cpp")]
+            subprocess.run([*command, *files], check=True)
             unfinished.replace(library)
     return ctypes.CDLL(str(library)).run
 

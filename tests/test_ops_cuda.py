@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from emulated import compiler, needs_compiler
 from ops_backends import GPU, GPU_MARK, Draw, close, exact, implementation, prepare
 from ops_cases import stack_of
 
+from electra.compiled_cache import cache_path, read_code, write_code
 from electra.ops import NEVER
 from electra.ops.cuda import attention, encoder_width64, encoder_width256, gelu_mlp
 from electra.ops.cuda import linear_cross_entropy as cross_entropy
@@ -38,20 +40,28 @@ def test_kernels_wait_for_the_one_before(kernel: Kernel) -> None:
     assert f"{kernel.name}(" in source and "wait_for_previous_kernel();" in source
 
 
+def ptxas_log(source: str) -> str:
+    """What the assembler says of a source that compiles; kept between runs, for this source and this compiler."""
+    command = ["nvcc", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
+    version = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=True).stdout
+    kept = cache_path("ptxas", "\n".join((version, *command, source)), ".log")
+    if (found := read_code(kept)) is not None:
+        return found.decode()
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "kernel.cu").write_text(source, encoding="utf-8")
+        files = ["-o", "kernel.cubin", "kernel.cu"]
+        done = subprocess.run([*command, *files], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    write_code(kept, done.stderr.encode())
+    return done.stderr
+
+
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="needs nvcc")
-def test_kernels_compile_into_registers(kernel: Kernel, tmp_path: Path) -> None:
+def test_kernels_compile_into_registers(kernel: Kernel) -> None:
     """Blocks share a multiprocessor and its registers, and next to nothing spills."""
-    source = tmp_path / "kernel.cu"
-    source.write_text(kernel.source(), encoding="utf-8")
-    target = "-gencode=arch=compute_90a,code=sm_90a"
-    done = subprocess.run(
-        ["nvcc", target, "-cubin", "-Xptxas", "-v", "-o", str(tmp_path / "kernel.cubin"), str(source)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    log = done.stderr.partition(f"Compiling entry function '{kernel.name}'")[2]  # a source may have several
+    said = ptxas_log(kernel.source())
+    log = said.partition(f"Compiling entry function '{kernel.name}'")[2]  # a source may have several
     registers = re.search(r"Used (\d+) registers", log)
     blocks = kernel.blocks_per_multiprocessor
     assert registers is not None and blocks * kernel.threads * int(registers[1]) <= 2**16
@@ -60,7 +70,7 @@ def test_kernels_compile_into_registers(kernel: Kernel, tmp_path: Path) -> None:
     stack = re.search(r"(\d+) bytes stack frame", log)
     assert spilled is not None and stack is not None and int(spilled[1]) <= 64
     assert int(stack[1]) <= 2 * int(spilled[1]) + 8  # no array lives there
-    assert "serialized" not in done.stderr  # wgmma that wait for one another
+    assert "serialized" not in said  # wgmma that wait for one another
 
 
 @needs_compiler
