@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,13 @@ def shaken(model: torch.nn.Module, *, width: int) -> dict[str, torch.Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
+@cache
+def both_networks(config: Config) -> dict[str, torch.Tensor]:
+    return shaken(build_model(config, ops=host_ops()), width=config.model.width)
+
+
 def weights_of(config: Config, part: Part) -> Weights:
-    tensors = names.network_of(shaken(build_model(config, ops=host_ops()), width=config.model.width), part)
+    tensors = names.network_of(both_networks(config), part)
     head: Head = "detection" if "head.score.weight" in tensors else "masked"
     weights = Weights(config=sizes(config, part), head=head, length=config.data.length, tensors=tensors)
     return checked(weights, Path("memory"))

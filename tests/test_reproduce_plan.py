@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ BUDGETED = {"train.steps", "optim.warmup_steps", "train.log_every", *PACED}
 BUDGETED |= {"checkpoint.keep"}
 
 
+@cache
 def everything(name: str, scale: str, **given: object):  # type: ignore[no-untyped-def]
     return plan(EXPERIMENTS[name], replace(SCALES[scale], fits=0), **given)  # type: ignore[arg-type]
 
@@ -112,7 +114,7 @@ def test_every_experiment_lays_rows_out_as_the_paper_does(name: str) -> None:
             0.1,
             0.05,
         )
-    changed = everything(name, "cpu", overrides=["data.layout=sentences"])
+    changed = everything(name, "cpu", overrides=("data.layout=sentences",))
     assert {one.config.data.layout for one in changed} == {"sentences"}
 
 

@@ -231,9 +231,14 @@ def test_a_process_a_task_and_seed_gives_the_same_scores(
     run: Path, glue: Path, scored: tuple[Record, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tiny_runs.ROOT / "src"))
+    assert sorted(scoring.LONGEST_FIRST) == sorted(scoring.GLUE_5)
+    tasks = ("stsb", "rte")  # a number and a class; two tasks are enough to mix them up
+    for name in ("LONGEST_FIRST", "GLUE_5"):
+        monkeypatch.setattr(scoring, name, tasks)
     monkeypatch.setattr(scoring, "SEEDS", {"report": range(10, 12)})
     settings = [*QUICK, "epochs=1"]
     found = scoring.score(run, glue=glue, settings=settings, processes=2).scores
+    assert list(found.tasks) == [*tasks]
     for name, one in found.tasks.items():
         assert one.seeds == {seed: scored[0].scores.tasks[name].seeds[seed] for seed in ("10", "11")}
 

@@ -8,6 +8,7 @@ import re
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,10 +83,11 @@ ALONE = ("words", "table", "score", "run", "base", "network", "plan", "results")
 """Module names that stood for several modules: at most one each, apart from commands and backends of an op."""
 
 
-def parts(name: str) -> list[str]:
+@cache
+def parts(name: str) -> frozenset[str]:
     """`masked_BM` and `MaskedHead` as lower-case words; a call site is one."""
     pieces = [piece.lower() for piece in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
-    return re.sub(r"\bcall (site)", r"call\1", " ".join(pieces)).split()
+    return frozenset(re.sub(r"\bcall (site)", r"call\1", " ".join(pieces)).split())
 
 
 def defined(source: str) -> Iterator[tuple[int, str]]:
@@ -133,13 +135,18 @@ def kernel_code(source: str) -> Iterator[tuple[int, str]]:
     return enumerate(code.split("\n"), 1)
 
 
+@cache
+def banned(row: Row) -> frozenset[str]:
+    return frozenset(row.banned.split())
+
+
 def in_names(name: str, room: str, rows: tuple[Row, ...] = NAMES) -> Iterator[tuple[str, str]]:
     """The banned words in a name, with what to write."""
     if name.startswith("__"):
         return
     for row in rows:
         if not row.rooms or room in row.rooms:
-            for word in set(parts(name)) & set(row.banned.split()):
+            for word in parts(name) & banned(row):
                 yield f"{word} (in {name})" if word != name else word, row.write
 
 

@@ -118,7 +118,14 @@ def require_known(key: str, root: Any = Config) -> None:
 
 
 def is_section(key: str, root: Any = Config) -> bool:
-    return any(known.startswith(f"{key}.") for known in key_types(root))
+    return key in _sections(root)
+
+
+@cache
+def _sections(root: Any) -> frozenset[str]:
+    """`a` and `a.b` of a key `a.b.c`."""
+    parts = [key.split(".") for key in key_types(root)]
+    return frozenset(".".join(part[:depth]) for part in parts for depth in range(1, len(part)))
 
 
 def hint_for(key: str, root: Any = Config) -> str:

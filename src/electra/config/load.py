@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -161,9 +162,15 @@ def _leaves(table: dict[str, Any], prefix: str, root: Any) -> Iterator[tuple[str
             yield key, value
 
 
+@cache
+def _fields(cls: Any) -> dict[str, Any]:
+    """The fields of a section with their types; evaluating the annotations takes most of a load's time."""
+    return get_type_hints(cls)
+
+
 def _build(cls: Any, flat: dict[str, Any], prefix: str) -> Any:
     fields: dict[str, Any] = {}
-    for name, kind in get_type_hints(cls).items():
+    for name, kind in _fields(cls).items():
         key = prefix + name
         if is_dataclass(kind):
             fields[name] = _build(kind, flat, f"{key}.")
@@ -189,7 +196,12 @@ def _folder() -> Any:
 
 
 def _preset_values(name: str) -> dict[str, Any]:
-    return {**_read_text(_preset_text(name), f"preset {name}"), "preset": name}
+    return {**_read_preset(name), "preset": name}
+
+
+@cache
+def _read_preset(name: str) -> dict[str, Any]:
+    return _read_text(_preset_text(name), f"preset {name}")
 
 
 def _preset_text(name: str) -> str:
