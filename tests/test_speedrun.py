@@ -23,6 +23,7 @@ from electra.config.schema import Config
 from electra.errors import DataError
 from electra.fsio import read_json
 from electra.model.cost import train_flops
+from electra.speedrun import record as records
 from electra.speedrun import score as scoring
 from electra.speedrun.entry import entry_names, entry_title, load_entry
 from electra.speedrun.record import Record, append, read
@@ -233,8 +234,8 @@ def test_a_process_a_task_and_seed_gives_the_same_scores(
     monkeypatch.setenv("PYTHONPATH", str(tiny_runs.ROOT / "src"))
     assert sorted(scoring.LONGEST_FIRST) == sorted(scoring.GLUE_5)
     tasks = ("stsb", "rte")  # a number and a class; two tasks are enough to mix them up
-    for name in ("LONGEST_FIRST", "GLUE_5"):
-        monkeypatch.setattr(scoring, name, tasks)
+    for module, name in ((scoring, "LONGEST_FIRST"), (scoring, "GLUE_5"), (records, "GLUE_5")):
+        monkeypatch.setattr(module, name, tasks)
     monkeypatch.setattr(scoring, "SEEDS", {"report": range(10, 12)})
     settings = [*QUICK, "epochs=1"]
     found = scoring.score(run, glue=glue, settings=settings, processes=2).scores
@@ -304,8 +305,9 @@ def test_an_empty_page_has_no_figures() -> None:
 
 
 @pytest.mark.slow
-def test_a_screen_trains_and_scores_each_and_names_what_fails(data: Path, glue: Path, tmp_path: Path) -> None:
+def test_a_screen_trains_and_scores_each_and_names_what_fails(data: Path, tmp_path: Path) -> None:
     """Trials of the entry by the command; the processes of their own that it starts are real ones."""
+    glue = task_files.glue5(tmp_path / "glue", train=8)
     trials = tmp_path / "trials.toml"
     lines = {"control": SETTINGS, "broken": [*SETTINGS, "seed=1"]}
     trials.write_text("".join(f"{name} = {json.dumps(changes)}\n" for name, changes in lines.items()))
