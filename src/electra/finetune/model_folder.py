@@ -21,7 +21,7 @@ from electra.config.schema import ModelConfig
 from electra.errors import CheckpointError, DataError
 from electra.finetune.task_model import HeadSpec, SpanHeadKind, TaskModel
 from electra.fsio import read_object, sha256_file, write_json
-from electra.interop.network import Network
+from electra.interop.network import Network, shapes_only
 from electra.interop.settings import check_sizes
 from electra.manifest import FILE as MANIFEST
 from electra.manifest import Manifest, commit_folder, read_manifest, read_or_say
@@ -158,7 +158,7 @@ def load_finetuned(folder: Path) -> FinetunedModel:
     spec = HeadSpec(
         kind=about.kind, labels=about.labels, scale=about.scale, dropout=about.dropout, span_head=about.span_head
     )
-    with torch.device("meta"):
+    with shapes_only():
         ops = host_ops(about.kernels)
         parts = Network(config, None, ops=ops)
         network = TaskModel(parts.embeddings, parts.encoder, spec, ops=ops)

@@ -5,11 +5,15 @@ Shapes: B sequences, L length, D width.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from electra.checkpoint.tensors import require_finite
 from electra.config.schema import ModelConfig
@@ -69,9 +73,28 @@ class Network(nn.Module):
         return self.head(hidden_BLD)  # type: ignore[no-any-return]
 
 
+class _Unfilled(TorchFunctionMode):
+    """Parameters stay as they are allocated."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__module__", "") == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Modules made in here have parameters without memory, for weights to take their place.
+
+    No numbers are drawn for them: torch imports its compiler for that, which takes longer than to load a model.
+    """
+    with torch.device("meta"), _Unfilled():
+        yield
+
+
 def checked(weights: Weights, where: Path) -> Weights:
     """`weights` in fp32, refused where a tensor is missing, of the wrong shape or not finite."""
-    with torch.device("meta"):
+    with shapes_only():
         expected = dict(Network(weights.config, weights.head, ops=host_ops("plain")).named_parameters())
     missing = sorted(expected.keys() - weights.tensors.keys())
     if missing:
@@ -91,7 +114,7 @@ def checked(weights: Weights, where: Path) -> Weights:
 
 def build(weights: Weights, *, kernels: Kernels = "auto") -> Network:
     """The module with these weights, on the CPU, in fp32."""
-    with torch.device("meta"):
+    with shapes_only():
         network = Network(weights.config, weights.head, ops=host_ops(kernels))
     network.load_state_dict(weights.tensors, strict=True, assign=True)
     return network.eval()
