@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import one_process
 import pytest
 from click.testing import CliRunner, Result
 from model_folders import make_run
@@ -228,7 +229,7 @@ def test_more_mistakes(tmp_path: Path) -> None:
 
 
 def started(folder: Path, given: Any = subprocess.PIPE) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "electra", "predict", "--model", str(folder), "--input", "-"]
+    command = [sys.executable, *one_process.program(), "predict", "--model", str(folder), "--input", "-"]
     place = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
     return subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=place)
 

@@ -90,13 +90,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     for one in (program, python):
         one.chmod(0o755)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    server = subprocess.Popen([sys.executable, one_process.__file__, "serve", str(address)], env=environment)
+    server = one_process.start_server(address, *one_process.ALL)
     try:
-        ends = time.monotonic() + LIMIT_S
-        while not address.exists():
-            assert server.poll() is None and time.monotonic() < ends, "the process for commands did not start"
-            time.sleep(0.05)
         yield place
     finally:
         server.kill()

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import one_process
 import pytest
 import torch
 from click.testing import CliRunner
@@ -212,7 +213,7 @@ def test_colour_on_a_terminal(run: Path) -> None:
     def seen(**environment: str) -> str:
         keep, give = pty.openpty()
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm-256color", **environment}
-        args = [sys.executable, "-m", "electra", "detect", "--model", str(run), "--threshold", "0", "the dog"]
+        args = [sys.executable, *one_process.program(), "detect", "--model", str(run), "--threshold", "0", "the dog"]
         process = subprocess.run(args, stdout=give, stdin=subprocess.DEVNULL, env=env, timeout=120)
         os.close(give)
         text = os.read(keep, 10_000).decode()

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import one_process
 import pytest
 from click.testing import CliRunner
 from model_folders import SIZE, make_run
@@ -137,7 +138,7 @@ class Hub(ThreadingHTTPServer):
         env |= {"HF_ENDPOINT": self.address, "HF_HUB_CACHE": str(cache), "HF_HOME": str(cache.parent / "hf-home")}
         env |= {"HF_TOKEN": "hf_made_up_for_this_test", "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
         env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        command = [sys.executable, "-m", "electra", *map(str, args)]
+        command = [sys.executable, *one_process.program(), *map(str, args)]
         return subprocess.run(command, capture_output=True, text=True, env=env, cwd=cwd, timeout=120)
 
 

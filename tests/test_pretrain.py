@@ -20,6 +20,7 @@ from pathlib import Path
 
 import corpora
 import numpy as np
+import one_process
 import pytest
 import tiny_runs
 from click.testing import CliRunner
@@ -107,7 +108,7 @@ def test_promise_04_stopping_at_every_other_step(tmp_path: Path, data: Path, con
 def test_promise_04_kill_9_of_the_real_process(tmp_path: Path, data: Path, config: Config) -> None:
     """Every part is a process of its own: what earlier tests left in this one must not matter to the last bit."""
     whole, out = tmp_path / "whole", tmp_path / "run"
-    untouched = tiny_runs.start(tiny_runs.command(data, whole, f"seed={config.seed}"))
+    untouched = tiny_runs.start(tiny_runs.command(data, whole, f"seed={config.seed}"), one_process.program())
     said = untouched.communicate(timeout=120)[0]
     assert untouched.returncode == 0, said
     arguments = tiny_runs.command(data, out, f"seed={config.seed}")
@@ -147,7 +148,7 @@ def test_promise_09_a_run_goes_on_from_before_the_damage(
 def test_promise_11_a_signal_saves_and_exits_75(tmp_path: Path, data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Ctrl-C of a process, then each signal in this one; test_run_integrity sends all three before training."""
     out, overrides = tmp_path / "run", ["train.steps=100000", "checkpoint.every=100000", "train.log_every=2"]
-    process = tiny_runs.start(tiny_runs.command(data, out, *overrides))
+    process = tiny_runs.start(tiny_runs.command(data, out, *overrides), one_process.program())
     metrics = out / "metrics.jsonl"
     tiny_runs.wait_for(lambda: metrics.exists() and b'"train"' in metrics.read_bytes(), process)
     process.send_signal(signal.SIGINT)

@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
+import one_process
 import pytest
 import task_files
 from click.testing import CliRunner
@@ -50,7 +51,7 @@ def call(*given: str) -> Any:
 
 def alone(*given: str) -> str:
     """What the command says in a process of its own: results are compared to the last bit only between such."""
-    process = start(list(given))
+    process = start(list(given), one_process.program())
     message = process.communicate(timeout=200)[0]
     assert process.returncode == 0, message
     return message
@@ -111,7 +112,7 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_killed_and_resumed_gives_the_same_results(data: Path, whole: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut"
-    process = start(arguments("lambda", data, cut, *PAIR, tokens=LONGER))
+    process = start(arguments("lambda", data, cut, *PAIR, tokens=LONGER), one_process.program())
     wait_for(lambda: step_reached(cut / "runs" / "lambda-1") > 20, process)  # the second, past a checkpoint
     process.kill()
     process.communicate()
@@ -207,7 +208,8 @@ def test_a_signal_stops_workers_after_they_saved(data: Path, tmp_path: Path) -> 
     out = tmp_path / "out"
     process = start(
         arguments("lambda", data, out, "--only", "lambda-50", "--together", "2", tokens=1000 * TOKENS)
-        + ["train.log_every=1"]
+        + ["train.log_every=1"],
+        one_process.program(),
     )
     wait_for(lambda: step_reached(out / "runs" / "lambda-50") > 10, process)
     process.send_signal(signal.SIGTERM)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import one_process
 import pytest
 import tiny_runs
 from click.testing import CliRunner
@@ -216,7 +217,7 @@ def test_a_run_of_another_process_is_followed_to_its_end(
 ) -> None:
     monkeypatch.setattr(run_state, "STILL_S", 120.0)
     run = tmp_path / "run"
-    process = tiny_runs.start(tiny_runs.command(data, run))
+    process = tiny_runs.start(tiny_runs.command(data, run), one_process.program())
     tiny_runs.wait_for(lambda: (run / FILE).exists() and (run / "time.json").exists(), process)
     result = CliRunner().invoke(main, ["watch", str(run)])
     assert process.wait(timeout=90) == 0
