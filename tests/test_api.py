@@ -129,6 +129,14 @@ from electra import api, finetune, pretrain
 assert electra.pretrain is pretrain is api.pretrain is not composed
 assert electra.finetune is finetune is api.finetune
 assert sys.modules["electra.finetune.suite"].run_task
+
+from electra.config.load import preset
+from electra.interop.network import Network, shapes_only
+from electra.ops.dispatch import host_ops
+with shapes_only():
+    made = Network(preset("tiny").model, "detection", ops=host_ops("plain"))
+assert all(weight.is_meta for weight in made.parameters())
+assert "torch._dynamo" not in sys.modules, "the compiler takes longer than to load a model"
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+import one_process
 import pytest
 import tiny_runs
 import torch
@@ -144,10 +145,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_data(tmp_path_factory.mktemp("data") / "data")
 
 
-def electra(*arguments: str, path: Path = ROOT / "src") -> str:
-    environment = os.environ | {"PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "electra", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
+def electra(*arguments: str) -> str:
+    command = [sys.executable, *one_process.program(), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
