@@ -12,6 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: two test processe
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.pop("ELECTRA_DEBUG", None)
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a hundred processes of tests would each compile the package
 
 import pytest
 import raise_lines

@@ -18,8 +18,10 @@ import json, sys
 sys.path.insert(0, {tests!r})
 import ranks
 import electra.cli.pretrain, electra.interop.continuation, electra.pretrain
-import torch._dynamo, torch.distributed.device_mesh, torch.distributed.fsdp, torch.distributed.tensor
-ranks.run_cases([ranks.Case(**case) for case in json.load(sys.stdin)])
+cases = [ranks.Case(**case) for case in json.load(sys.stdin)]
+if any("train.shard=true" in case.arguments for case in cases):
+    import torch._dynamo, torch.distributed.device_mesh, torch.distributed.fsdp, torch.distributed.tensor
+ranks.run_cases(cases)
 """
 LIMIT_S = 600
 

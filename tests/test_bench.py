@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import one_process
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -223,8 +224,8 @@ def test_profile_is_of_our_step_only(measured: dict[str, Any]) -> None:
 
 def test_what_was_measured_is_kept_when_it_is_stopped(tmp_path: Path) -> None:
     figures, picture = tmp_path / "speed.json", tmp_path / "speed.svg"
-    command = [sys.executable, "-m", "electra", "bench", *TINY, "--batch", "2", "--length", "64", "--peer", "none"]
-    command += ["--steps", "2", "--rounds", "1000", "--json", str(figures), "--plot", str(picture)]
+    command = [sys.executable, *one_process.program(), "bench", *TINY, "--batch", "2", "--length", "64"]
+    command += ["--peer", "none", "--steps", "2", "--rounds", "1000", "--json", str(figures), "--plot", str(picture)]
     process = subprocess.Popen(command, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 200

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import one_process
 import pytest
 import tiny_runs
 import tuned_folders
@@ -317,7 +318,11 @@ def test_a_generator_of_another_vocabulary_is_refused(tmp_path: Path, run: Path)
 
 
 def test_the_command_serves_until_ctrl_c(run: Path) -> None:
-    process = tiny_runs.start(["serve", str(run), "--port", "0"], OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
+    process = tiny_runs.start(
+        ["serve", str(run), "--port", "0"],
+        one_process.program(),
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
+    )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

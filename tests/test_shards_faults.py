@@ -52,12 +52,21 @@ def corpus(tmp_path: Path) -> Path:
     return corpora.write_corpus(tmp_path / "a.txt", 1200)
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    corpus = corpora.write_corpus(folder / "a.txt", 1200)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "BLOCK_BYTES", 20_000)
+        prepare([str(corpus)], out=folder / "data", options=SMALL, workers=1)
+    return corpora.digests(folder / "data")
+
+
 @pytest.fixture
-def expected(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Digests of an undisturbed preparation."""
+def expected(undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Digests of an undisturbed preparation of the same text in blocks of the same size as the test's own."""
     monkeypatch.setattr(build, "BLOCK_BYTES", 20_000)
-    prepare([str(corpus)], out=tmp_path / "expected", options=SMALL, workers=1)
-    return corpora.digests(tmp_path / "expected")
+    return undisturbed
 
 
 def start(tmp_path: Path, corpus: Path, workers: int) -> subprocess.Popen[bytes]:

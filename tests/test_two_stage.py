@@ -274,7 +274,7 @@ def test_a_few_steps_lower_the_loss_of_each_stage(compute: torch.dtype) -> None:
         tiny_config(dropout=0.0, optim=optim, generator=GeneratorConfig(width=1.0)),
         train=TrainConfig(algorithm="two-stage", steps=80),
     )
-    config = replace(config, model=replace(config.model, heads=1, ffn=128))
+    config = replace(config, model=replace(config.model, layers=1, heads=1, ffn=128))
     ops = select("auto", device=torch.device("cpu"), dtype=compute)
     model, rows = make_model(config, ops=ops, dtype=compute), ragged_rows(4)
     kept: dict[str, Tensor] = {}

@@ -23,21 +23,22 @@ def crc32c(data: bytes | memoryview | NDArray[np.uint8]) -> int:
     array = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data
     length = len(array) // (2 * _PIECES) * 2
     whole = length * _PIECES
-    register = np.full(1, 0xFFFFFFFF, np.uint32)
+    register = 0xFFFFFFFF
     if length:
         pieces = np.zeros(_PIECES, np.uint32)
-        pieces[0] = register[0]
+        pieces[0] = register
         pairs = np.ascontiguousarray(array[:whole]).view("<u2").reshape(_PIECES, length // 2)
         table = _two_bytes()
         for pair in np.ascontiguousarray(pairs.T):
             pieces = table.take((pieces ^ pair) & 0xFFFF) ^ pieces >> 16
         while len(pieces) > 1:
-            pieces = _moved(pieces[::2], length) ^ pieces[1::2]
+            pieces = _times(_moved(length), pieces[::2]) ^ pieces[1::2]
             length *= 2
-        register = pieces
-    for byte in array[whole:]:
-        register = _next(register, byte)
-    return int(register[0]) ^ 0xFFFFFFFF
+        register = int(pieces[0])
+    of_a_byte = _table().tolist()
+    for byte in array[whole:].tobytes():  # plain numbers: thousands of bytes one by one cost more in NumPy
+        register = of_a_byte[(register ^ byte) & 0xFF] ^ register >> 8
+    return register ^ 0xFFFFFFFF
 
 
 def masked(crc: int) -> int:
@@ -51,15 +52,14 @@ def _next(registers: Registers, byte: NDArray[np.uint8] | np.uint8) -> Registers
     return changed
 
 
-def _moved(registers: Registers, length: int) -> Registers:
-    """The registers after `length` zero bytes each."""
-    columns, power = _zero_byte(), length
-    while power:
-        if power & 1:
-            registers = _times(columns, registers)
-        columns = _times(columns, columns)
-        power >>= 1
-    return registers
+@cache
+def _moved(length: int) -> Registers:
+    """The columns of the matrix that moves a register over `length` zero bytes."""
+    if length == 1:
+        return _next(np.uint32(1) << np.arange(32, dtype=np.uint32), np.uint8(0))
+    half = _moved(length // 2)
+    both = _times(half, half)
+    return _times(_moved(1), both) if length % 2 else both
 
 
 def _times(columns: Registers, registers: Registers) -> Registers:
@@ -68,11 +68,6 @@ def _times(columns: Registers, registers: Registers) -> Registers:
     for bit in range(32):
         result ^= np.where(registers >> bit & 1, columns[bit], 0).astype(np.uint32)
     return result
-
-
-@cache
-def _zero_byte() -> Registers:
-    return _next(np.uint32(1) << np.arange(32, dtype=np.uint32), np.uint8(0))
 
 
 @cache
