@@ -11,6 +11,7 @@ wrote.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -25,6 +26,8 @@ from torch import Tensor
 pytest.importorskip("triton", reason="kernels are written in Triton")
 
 from emulated import compiler, emulate
+from triton.language.core import is_builtin
+from triton.runtime import interpreter
 
 from electra.batches.sequences import Spans
 from electra.model.layers import Layer
@@ -45,6 +48,28 @@ GPU_MARK = [pytest.mark.gpu] if GPU else []
 KEYS = (-(2**31), 2**31 - 1, 0, -1, 123456789)
 """Of sequences: the ends of the range and some between."""
 ROUNDING = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+
+
+def remember_builtins() -> None:
+    """Triton's interpreter looks through its whole language at each call of a function: 40 % of these tests' time.
+
+    Which names of it are builtins does not change, so each part is looked through once.
+    """
+    names: dict[Any, list[str]] = {}
+
+    def patch_builtin(part: Any, *how: Any) -> None:
+        if part not in names:
+            names[part] = [name for name, member in inspect.getmembers(part) if is_builtin(member)]
+        for name in names[part]:
+            if is_builtin(member := getattr(part, name)):  # not where it is patched already
+                interpreter._patch_attr(part, name, member, *how)
+
+    assert callable(interpreter._patch_builtin) and callable(interpreter._patch_attr)
+    interpreter._patch_builtin = patch_builtin
+
+
+if not GPU:
+    remember_builtins()
 
 
 @dataclass(frozen=True)
