@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra.metrics import classification, regression
-from electra.metrics.spread import Summary, interval, summarise
+from electra.metrics.spread import Summary, interval, share_interval, summarise
 from electra.metrics.tagging import ChunkScore, chunk_scores, chunks, tag_accuracy
 
 PAIRS = st.integers(1, 5).flatmap(
@@ -300,3 +300,15 @@ def test_bootstrap_depends_on_its_seed_only() -> None:
 def test_bootstrap_of_many_scores_stays_small() -> None:
     low, high = interval(range(3000), draws=700)
     assert low < 1499.5 < high
+
+
+@given(st.integers(1, 3000).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total))))
+def test_the_interval_of_a_share_is_scipys(rows: tuple[int, int]) -> None:
+    truth = scipy.stats.binomtest(*rows).proportion_ci(0.95, method="wilson")
+    assert share_interval(*rows) == pytest.approx((truth.low, truth.high), abs=1e-12)
+
+
+@pytest.mark.parametrize("rows", [(0, 0), (3, 2), (-1, 5)])
+def test_no_share_has_no_interval(rows: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="rows is no share"):
+        share_interval(*rows)

@@ -93,7 +93,9 @@ def test_lines_for_people_hold_hostile_text_as_text() -> None:
     assert score_line(value) == "mine: accuracy 50.00 (2 rows)"
     lines = [visible(line) for line in evaluation_lines(value)]
     assert all(line.isprintable() for line in lines) and max(map(len, lines)) < 130
-    assert "1 of 2 rows are wrong; the worst:" in lines
+    assert "1 of 2 rows are wrong (9 to 91 % of many more would be); the worst:" in lines
+    more = [visible(line) for line in evaluation_lines(value | {"rows": 1000, "wrong": 10})]
+    assert "10 of 1,000 rows are wrong; the worst:" in more
     assert any(line.startswith("  row 0: good as bad 0.90: \\x1b[2J<script> alert(1) xxx") for line in lines)
     assert lines[1].split() == ["class", "precision", "recall", "f1", "rows"]
     assert ["real", "\\", "predicted", "bad", "fair", "good"] in [line.split() for line in lines]

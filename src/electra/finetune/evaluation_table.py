@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from electra.metrics.spread import share_interval
+
 MOST_COLUMNS = 12
 """Classes of a confusion matrix that is printed whole; of more, the most frequent confusions."""
 SHOWN_CLASSES, SHOWN_ERRORS = 30, 5
+FEW_ROWS = 1_000
+"""A share of fewer is shown with its interval."""
 _TEXT, _NAME = 90, 24
 
 
@@ -62,8 +66,16 @@ def _errors(value: dict[str, Any]) -> list[str]:
     elif value["kind"] == "pairs" and "spearman" in value["metrics"]:
         first = "ranked most differently, score as cosine:"
     else:
-        first = f"{value['wrong']:,} of {value['rows']:,} rows are wrong; the worst:"
+        first = f"{value['wrong']:,} of {value['rows']:,} rows are wrong{_range(value)}; the worst:"
     return [first, *(f"  {_error(one)}" for one in errors)]
+
+
+def _range(value: dict[str, Any]) -> str:
+    """The 95 % interval of the share of wrong rows, where they are few. A pair is found among the rows there are."""
+    if value["rows"] >= FEW_ROWS or value["kind"] == "pairs":
+        return ""
+    low, high = (100 * end for end in share_interval(value["wrong"], value["rows"]))
+    return f" ({low:.0f} to {high:.0f} % of many more would be)"
 
 
 def _error(one: dict[str, Any]) -> str:

@@ -1,13 +1,15 @@
-"""Median, spread and bootstrap interval over seeds."""
+"""Median, spread and bootstrap interval over seeds; the interval of a share of rows."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+_NORMAL_95 = 1.959963984540054  # a normal variable is within so many standard deviations with 95 % probability
 _DRAWS_AT_ONCE = 1_000_000  # values held while resampling
 
 
@@ -70,3 +72,13 @@ def interval(
     low = np.quantile(resampled, tail, method="inverted_cdf")
     high = np.quantile(resampled, 1.0 - tail, method="inverted_cdf")
     return float(low), float(high)
+
+
+def share_interval(count: int, total: int) -> tuple[float, float]:
+    """The 95 % interval of the share that `count` of `total` rows stand for (Wilson, 1927)."""
+    if not 0 <= count <= total or not total:
+        raise ValueError(f"{count} of {total} rows is no share")
+    share, spread = count / total, _NORMAL_95**2 / total
+    middle = (share + spread / 2) / (1 + spread)
+    half = _NORMAL_95 / (1 + spread) * math.sqrt(share * (1 - share) / total + spread / (4 * total))
+    return max(0.0, middle - half), min(1.0, middle + half)
