@@ -297,6 +297,15 @@ def test_few_rows_get_more_epochs_and_many_the_papers() -> None:
     assert settings_for_rows(paper, 5, kind="classify").eval_every <= 12, "evaluated at least once"
 
 
+def test_few_rows_are_few_whatever_epochs_are_asked_for(place: Path, tmp_path: Path) -> None:
+    """More epochs than the few had by default made them many: another rate, other weights."""
+    done("finetune", "classify", place / "reviews.csv", "--model", place / "run", "--out", tmp_path / "out",
+         "batch_size=1", "epochs=10", "length=16")  # fmt: skip
+    config = json.loads((tmp_path / "out" / "results.json").read_text())["tasks"][0]["config"]
+    assert (config["epochs"], config["batch_size"]) == (10.0, 1)
+    assert (config["select"], config["layer_decay"]) == ("average", 1.0)
+
+
 def test_a_full_disk_is_a_file_error_everywhere() -> None:
     """The docs said 4, a checkpoint that could not be saved 5."""
     from electra.errors import CheckpointError, DataError, StorageError

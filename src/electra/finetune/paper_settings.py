@@ -63,21 +63,22 @@ def with_span_head(config: FinetuneConfig, head: Literal["joint", "plain"]) -> F
 
 
 def settings_for_rows(
-    config: FinetuneConfig, rows: int, *, kind: Kind, epochs: float | None = None, batch_size: int | None = None
+    paper: FinetuneConfig, rows: int, *, kind: Kind, epochs: float | None = None, batch_size: int | None = None
 ) -> FinetuneConfig:
     """The settings for rows of one's own: more epochs of few rows, evaluated on the way, stopped and chosen by that.
 
     The paper's three epochs are for tens of thousands of rows; of a thousand they are 94 steps. So few, of tasks with
     labels for whole texts, get a lower rate too, the same in all layers (docs/lab/2026-11-17-ten-minutes.md), smaller
-    batches, and averaged weights, which need no choosing. `epochs` and `batch_size` where they are given.
+    batches, and averaged weights, which need no choosing. `epochs` and `batch_size` where they are given: they do not
+    change whether rows are few.
     """
-    few = FEW_STEPS * config.batch_size > config.epochs * rows and kind in ("classify", "multilabel", "regress")
-    size = batch_size or (min(FEW_BATCH, config.batch_size) if few else config.batch_size)
+    few = FEW_STEPS * paper.batch_size > paper.epochs * rows and kind in ("classify", "multilabel", "regress")
+    size = batch_size or (FEW_BATCH if few else paper.batch_size)
     enough = min(MOST_EPOCHS, FEW_STEPS * size / max(1, rows))
-    epochs = max(config.epochs, round(enough, 2)) if epochs is None else epochs
+    epochs = max(paper.epochs, round(enough, 2)) if epochs is None else epochs
     steps = step_count(rows, epochs=epochs, batch_size=min(size, max(1, rows)))
     config = replace(
-        config,
+        paper,
         batch_size=size,
         epochs=epochs,
         eval_every=min(steps, max(EVALUATE_FROM, steps // EVALUATIONS)),
@@ -87,7 +88,7 @@ def settings_for_rows(
         log_every=10,
     )
     if few:
-        config = replace(config, lr=config.lr * FEW_LR, layer_decay=1.0, select="average", patience=0)
+        config = replace(config, lr=paper.lr * FEW_LR, layer_decay=1.0, select="average", patience=0)
     return config
 
 

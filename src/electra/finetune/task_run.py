@@ -63,7 +63,8 @@ def finetune_task(
     require_writable(out)
     base = _load(model, options)
     given = given_keys(FinetuneConfig, file=options.file, overrides=options.settings)
-    config = change(settings_for(base, name, kind=kind), given)
+    paper = settings_for(base, name, kind=kind)
+    config = change(paper, given)
     if kind == "span" and "null_threshold" not in given:
         config = with_span_head(config, config.span_head)
     check_length(base, config.length)
@@ -71,7 +72,7 @@ def finetune_task(
     if name in OWN and given.get("eval_every") != 0:
         rows = subset(loaded.train, config.max_train_rows, seed=0).count
         asked = {"epochs": given.get("epochs"), "batch_size": given.get("batch_size")}
-        config = change(settings_for_rows(config, rows, kind=kind, **asked), given)
+        config = change(settings_for_rows(paper, rows, kind=kind, **asked), given)
     plan = Plan(
         config=config,
         seeds=tuple(range(config.seed, config.seed + options.seeds)),

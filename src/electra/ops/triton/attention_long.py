@@ -60,7 +60,7 @@ def _visible(keys_K, valid, begin_Q, end_Q, SPANS: tl.constexpr):  # type: ignor
     """Which keys a query sees: (Q, K) those of its document, or for all queries (1, K) those that are no padding."""
     if SPANS:
         visible = (keys_K[None, :] >= begin_Q[:, None]) & (keys_K[None, :] < end_Q[:, None])
-    else:  # without it Triton takes both for one type
+    else:  # two returns would have to be of one shape
         visible = (keys_K < valid)[None, :]
     return visible
 
@@ -78,7 +78,7 @@ def _forward_block(  # type: ignore[no-untyped-def]
     s_QK = tl.dot(q_QH, tl.trans(k_KH), input_precision=PRECISION)
     if MASKED:
         # Before its first visible key a row sums up weights of 1; that key then scales them to 0. Of -1e30 times the
-        # scale, less the same rounded, a fused multiply-add would leave 1e22: an infinite weight.
+        # scale, less the same rounded, a fused multiply-add would leave 8e20 with heads of 64: an infinite weight.
         s_QK = tl.where(_visible(keys_K, valid, begin_Q, end_Q, SPANS), s_QK * scale_2, -1e30)
         higher_Q = tl.maximum(top_Q, tl.max(s_QK, 1))
         p_QK = tl.exp2(s_QK - higher_Q[:, None])
