@@ -17,7 +17,7 @@ from tiny_runs import STEPS, losses, make_data, metric_lines, small_config, stop
 from torch import Tensor
 
 from electra.batches.masking import MaskedPositions
-from electra.batches.sequences import unpack
+from electra.batches.sequences import Sequences, unpack
 from electra.checkpoint import store
 from electra.config.load import load
 from electra.config.schema import Config, GeneratorConfig, MaskingConfig, ObjectiveConfig
@@ -25,6 +25,7 @@ from electra.errors import ConfigError
 from electra.interop.models import load_model
 from electra.model.electra import build_model
 from electra.model.layers import Layer, set_dropout
+from electra.objective.base import Outcome
 from electra.objective.curriculum import first_masked
 from electra.objective.generators import FrequencyGenerator, MaskedGenerator, Sampling
 from electra.objective.registry import Resources, build_generator
@@ -32,7 +33,7 @@ from electra.objective.schedules import falling
 from electra.ops.reference.choose_masked import choose_masked
 from electra.ops.reference.linear_cross_entropy import sample
 from electra.pretrain import pretrain
-from electra.train.schedule import newest_share, progress
+from electra.train.schedule import largest_rate_left, newest_share, progress
 
 ALL = [
     "masking.rate_start=0.3",
@@ -111,6 +112,36 @@ def test_training_follows_the_rate_and_evaluation_does_not() -> None:
         assert torch.equal(found.used_BM, plain.used_BM) and torch.equal(found.nll_BM, plain.nll_BM)
         assert found.logits_BL is not None and plain.logits_BL is not None
         assert torch.equal(found.logits_BL, plain.logits_BL)
+
+
+def test_masked_positions_that_are_no_longer_in_use_are_dropped() -> None:
+    """In quarters of the run the step has room for the rate at its beginning; the losses are those of full room."""
+    config = tiny_config(masking=MaskingConfig(rate_start=0.5, rate=0.25), dropout=0.0)
+    narrow, full = Trainer(config, micro=4), Trainer(config, micro=4)
+    full.step._masking = None
+    rooms = []
+    narrow_loss = narrow.step._loss
+
+    def measured(batch: Sequences, masked: MaskedPositions, counts: Tensor) -> Outcome:
+        rooms.append(masked.used_BM.shape[1])
+        return narrow_loss(batch, masked, counts)
+
+    narrow.step._loss = measured
+    for step in range(8):
+        figures = []
+        for trainer in (narrow, full):
+            trainer.step.place(step, total=8)
+            trainer.step(ragged_rows(4, full=True, seed=step), 1e-3)
+            figures.append(trainer.step.read())
+        assert figures[0] == pytest.approx(figures[1], rel=1e-5)
+    assert rooms == [12, 12, 10, 10, 9, 9, 7, 7]
+
+
+def test_a_masking_rate_looked_up_by_quarters() -> None:
+    falls, rises = MaskingConfig(rate_start=0.30, rate=0.15), MaskingConfig(rate_start=0.15, rate=0.30)
+    shares = (0.0, 0.24, 0.25, 0.5, 0.76, 1.0)
+    assert [largest_rate_left(x, falls) for x in shares] == pytest.approx([0.3, 0.3, 0.2625, 0.225, 0.1875, 0.15])
+    assert {largest_rate_left(x, rises) for x in shares} == {0.30}
 
 
 def test_dropout_ends_where_its_share_does() -> None:

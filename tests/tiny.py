@@ -191,4 +191,5 @@ class Trainer:
             separator=separator,
             progress=progress,
             dropout_share=config.model.dropout_share,
+            masking=config.masking,
         )

@@ -21,6 +21,10 @@ class MaskedPositions(NamedTuple):
     positions_BM: Tensor
     used_BM: Tensor
 
+    def first(self, count: int) -> MaskedPositions:
+        """The first `count` of each row."""
+        return MaskedPositions(*(x[:, :count].contiguous() for x in self))
+
 
 def max_masked(length: int, rate: float) -> int:
     """Masked positions a sequence of full length may need (19 at 128 and 15 %), as the official code counts them."""

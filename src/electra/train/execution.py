@@ -130,6 +130,7 @@ def make_stepper(
         progress=progress,
         length=config.data.length,
         dropout_share=config.model.dropout_share,
+        masking=config.masking,
     )
 
 

@@ -11,15 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from electra.batches.loader import EXTRA_COLUMNS
-from electra.batches.masking import MaskedPositions
+from electra.batches.masking import MaskedPositions, max_masked
 from electra.batches.sequences import Sequences, unpack
+from electra.config.schema import MaskingConfig
 from electra.model.layers import set_dropout
 from electra.objective.base import Objective, Outcome
 from electra.ops import Ops
 from electra.train.capture import Captured
 from electra.train.optim import Update
 from electra.train.parallel import World
-from electra.train.schedule import progress
+from electra.train.schedule import largest_rate_left, progress
 from electra.train.state import Master
 
 
@@ -42,11 +43,13 @@ class Stepper:
         progress: Tensor | None = None,
         length: int = 0,
         dropout_share: float = 1.0,
+        masking: MaskingConfig | None = None,
     ) -> None:
         """`micro_batch` counts sequences of this `length`; of shorter ones it is as many tokens.
 
         `progress` is filled before each step with the share of the run that is done, for objectives that follow it.
-        The model has dropout during the first `dropout_share` of the run.
+        The model has dropout during the first `dropout_share` of the run. Where `masking`'s rate falls, masked
+        positions that are no longer in use are dropped now and then.
         `separator` is what `electra.batches.layout.separator_of` gives for the rows of the steps.
         """
         self._model, self._master, self._update, self.objective = model, master, update, objective
@@ -62,6 +65,9 @@ class Stepper:
         self._norm = torch.zeros((), device=device)
         self._length, self._captured_shape = length, torch.Size()
         self._dropout_share, self._dropout_ended = dropout_share, False
+        # Other shapes would be compiled anew, which takes longer than they save.
+        self._masking = masking if masking and masking.rate_start > masking.rate and not compiled else None
+        self._largest_rate = masking.largest_rate if masking else 1.0
         self._captured: Captured | None = None
 
     def place(self, step: int, *, total: int | None) -> None:
@@ -71,7 +77,12 @@ class Stepper:
             self._progress.fill_(done)
         # Once only: a time budget's estimate of the total may grow again.
         if done >= self._dropout_share and not self._dropout_ended:
-            self._end_dropout()
+            self._dropout_ended = True
+            set_dropout(self._model, rate=0.0, attention_rate=0.0)
+            self._capture_anew()
+        if self._masking is not None and (rate := largest_rate_left(done, self._masking)) < self._largest_rate:
+            self._largest_rate = rate
+            self._capture_anew()
         self._update.place(step)
 
     def __call__(self, rows: Tensor, lr: float) -> None:
@@ -82,8 +93,8 @@ class Stepper:
                 self._step(rows)
             return
         if self._captured is None or rows.shape != self._captured_shape:
-            self.wait()  # the memory of a graph for other rows is given back first
-            self._captured, self._captured_shape = None, rows.shape
+            self._capture_anew()  # the memory of a graph for other rows is given back first
+            self._captured_shape = rows.shape
             master = self._master
             changed = (*master.buffers, *self._update.buffers, self._totals, self._norm)
             self._captured = Captured(self._step, (rows,), changed=changed)
@@ -101,10 +112,8 @@ class Stepper:
         """Return when the device has done every step asked for."""
         self._norm.item()
 
-    def _end_dropout(self) -> None:
-        """Train without dropout from here on; a captured step is captured anew."""
-        self._dropout_ended = True
-        set_dropout(self._model, rate=0.0, attention_rate=0.0)
+    def _capture_anew(self) -> None:
+        """Give a captured step back once it has run, so that the next one is captured."""
         self.wait()
         self._captured = None
 
@@ -129,6 +138,8 @@ class Stepper:
     def _prepare_batch(self, rows: Tensor) -> tuple[Sequences, MaskedPositions, Tensor]:
         batch = unpack(rows, self._separator, self._ops.split_rows)
         masked = self.objective.choose_masked(batch)
+        if self._masking is not None:
+            masked = masked.first(max_masked(batch.ids_BL.shape[1], self._largest_rate))
         return batch, masked, self.objective.counts(batch, masked)
 
     def _loss_part(self, batch: Sequences, masked: MaskedPositions, counts: Tensor) -> Outcome:
