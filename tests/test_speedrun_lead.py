@@ -93,6 +93,18 @@ def test_only_what_differs_in_the_run_alone_is_compared() -> None:
     assert len(first.pairs) == 1 and len(rest) == 3
 
 
+def test_an_entry_stands_beside_the_bert_of_its_own_recipe() -> None:
+    def mlm(**changed: str | None) -> Record:
+        return replace(RUNS[3], **changed)  # type: ignore[arg-type]
+
+    modern = replace(RUNS[0], entry="modern", changes=("model.dropout_share=0.5",))
+    preset = replace(RUNS[0], entry=None, preset="small")
+    runs = [RUNS[0], modern, preset, mlm(), mlm(entry="modern-bert"), mlm(entry=None, preset="bert-small")]
+    pairs = {(rtd.title, other.title) for rtd, other in comparisons(runs)[0].pairs}
+    everything = {(rtd.title, other.title) for rtd in runs[:3] for other in runs[3:]}
+    assert everything - pairs == {("faithful", "modern-bert"), ("modern model.dropout_share=0.5", "bert")}
+
+
 def test_the_table_and_the_plot_of_a_page() -> None:
     shown, images = page(RUNS), curves(RUNS)
     assert "## RTD beside MLM\n\n![" in shown and "(images/records/lead.svg)" in shown

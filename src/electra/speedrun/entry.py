@@ -12,6 +12,8 @@ from electra.config.schema import Config
 from electra.errors import ConfigError, suggest
 
 DEFAULT_ENTRY = "faithful"
+MLM_ENTRIES = {"faithful": "bert", "modern": "modern-bert"}
+"""The entry that has MLM in place of RTD and is otherwise the same, by the entry."""
 
 
 def entry_names() -> list[str]:

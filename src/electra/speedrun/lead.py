@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electra.errors import DataError
+from electra.speedrun.entry import MLM_ENTRIES
 from electra.speedrun.record import Record
 
 DRAWS = 10_000
@@ -73,6 +74,11 @@ class Series:
     """RTD; otherwise MLM alone."""
     points: tuple[Point, ...]
 
+    @property
+    def name(self) -> str:
+        """Of the entry or preset."""
+        return self.title.split()[0]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lead:
@@ -104,8 +110,10 @@ class Comparison:
 
     @property
     def pairs(self) -> list[tuple[Series, Series]]:
-        """Each RTD series beside each MLM one."""
-        return [(rtd, mlm) for rtd in self.series if rtd.detects for mlm in self.series if not mlm.detects]
+        """Each RTD series beside each MLM one; an entry only beside the MLM entry of its own recipe."""
+        detecting = [one for one in self.series if one.detects]
+        others = [one for one in self.series if not one.detects]
+        return [(rtd, mlm) for rtd in detecting for mlm in others if _may_pair(rtd.name, mlm.name)]
 
 
 def comparisons(records: Iterable[Record]) -> list[Comparison]:
@@ -125,8 +133,9 @@ def comparisons_of_both(records: Sequence[Record]) -> list[Comparison]:
     both = [comparison for comparison in comparisons(records) if comparison.pairs]
     if not both:
         kinds = ", ".join(sorted({f"{record.title} ({'RTD' if detects(record) else 'MLM'})" for record in records}))
-        reason = f"no RTD and MLM runs of one text, device, fine-tuning and scorer ({kinds or 'no record at all'})"
-        raise DataError("records", reason, fix="add `electra speedrun train --entry bert` with as many minutes")
+        reason = f"no RTD and MLM runs of one text, recipe, device, fine-tuning, scorer ({kinds or 'no record at all'})"
+        fix = "add as many minutes of `--entry bert` for faithful, of `--entry modern-bert` for modern"
+        raise DataError("records", reason, fix=fix)
     return both
 
 
@@ -161,6 +170,11 @@ def leads(rtd: Series, mlm: Series, measure: str) -> list[Lead]:
                 between=name if 0 < share < 1 else "",
             )
     return [found[at] for at in sorted(found)]
+
+
+def _may_pair(rtd: str, mlm: str) -> bool:
+    """Whether two names, of entries or presets, are not known to be of different recipes."""
+    return mlm not in MLM_ENTRIES.values() or MLM_ENTRIES.get(rtd, mlm) == mlm
 
 
 def _place(series: Series, size: Callable[[Point], float], at: float) -> tuple[tuple[Point, Point], float] | None:

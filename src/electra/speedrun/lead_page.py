@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from electra.report.plots import COLOURS, in_legend, panels, standalone
+from electra.report.plots import COLOURS, panels, standalone
 from electra.report.rendering import style_sheet
 from electra.speedrun.lead import MEASURES, Comparison, Lead, Series, leads
 from electra.speedrun.markdown import markdown_table
@@ -99,7 +99,7 @@ def _draw(
     """Dots with their ranges, joined: (place on the axis, value, low, high) each, the value written beside it."""
     style: dict[str, Any] = {"linestyle": _DASHES[place % len(_DASHES)], "marker": _MARKERS[place % len(_MARKERS)]}
     x, y = [dot[0] for dot in dots], [dot[1] for dot in dots]
-    axes.plot(x, y, color=COLOURS[colour], markersize=7, linewidth=1.9, label=in_legend(label), **style)
+    axes.plot(x, y, color=COLOURS[colour], markersize=7, linewidth=1.9, label=label, **style)
     for at, value, low, high in dots:
         axes.plot((at, at), (low, high), color=COLOURS[colour], linewidth=2.4, alpha=0.55)
         axes.annotate(
@@ -127,7 +127,8 @@ def _minutes(axes: Axes, minutes: Sequence[float]) -> None:
     axes.set_xlabel("minutes")
     axes.margins(y=0.2)
     if any(axes.get_legend_handles_labels()[1]):
-        axes.legend(loc="best", fontsize=9, handlelength=2.2)
+        # Below the axes: with few runs, each anywhere, no place inside is sure to be free.
+        axes.legend(loc="upper left", bbox_to_anchor=(-0.03, -0.16), fontsize=9, handlelength=2.2)
 
 
 def _in_words(comparison: Comparison, ahead: Sequence[tuple[str, Sequence[Lead]]]) -> str:

@@ -113,9 +113,11 @@ class Stepper:
         self._norm.item()
 
     def _capture_anew(self) -> None:
-        """Give a captured step back once it has run, so that the next one is captured."""
+        """Give a captured step and its memory back once it has run, so that the next one is captured."""
         self.wait()
-        self._captured = None
+        if self._captured is not None:
+            self._captured = None
+            torch.cuda.empty_cache()  # a graph's memory serves no other graph
 
     def _step(self, rows: Tensor) -> None:
         batch, masked, counts = self._prepare(rows)
