@@ -93,7 +93,7 @@ def test_only_what_differs_in_the_run_alone_is_compared() -> None:
     assert len(first.pairs) == 1 and len(rest) == 3
 
 
-def test_an_entry_stands_beside_the_bert_of_its_own_recipe() -> None:
+def test_an_entry_is_compared_with_the_bert_of_its_own_recipe() -> None:
     def mlm(**changed: str | None) -> Record:
         return replace(RUNS[3], **changed)  # type: ignore[arg-type]
 
