@@ -7,9 +7,11 @@ import importlib.util
 import re
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from electra.cli import COMMANDS
 
@@ -126,3 +128,17 @@ def test_constraints_fit_any_machine() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][A-Za-z0-9.]*", line) for line in lines)
     assert "torch==2.13.0" in lines and "transformers==5.17.0" in lines
+
+
+def test_what_is_pinned_installs_on_the_oldest_python() -> None:
+    """pymdown-extensions 13 asked for 3.11.5, so `make` failed with the 3.11.2 of Debian 12."""
+    oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    names = pinned()
+    wanted = {one.name: one.metadata["Requires-Python"] or "" for one in distributions() if one.name in names}
+    refused = {name: python for name, python in wanted.items() if f"{oldest}.0" not in SpecifierSet(python)}
+    assert len(wanted) > 40 and not refused
+
+
+def pinned() -> list[str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return [line.partition("==")[0] for line in lines if not line.startswith("#")]
