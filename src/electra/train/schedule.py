@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from electra.config.schema import DataConfig, MaskingConfig, OptimConfig, TrainConfig
+from electra.objective.schedules import falling
 from electra.train.interlude import Interlude
 
 MEASURE_SHARE = 0.01  # of a time budget, spent before it is first turned into steps
@@ -36,7 +37,7 @@ def progress(step: int, *, total: int | None) -> float:
 def largest_rate_left(done: float, masking: MaskingConfig) -> float:
     """The largest masking rate from this share of the run on, looked up at the last of `MASKED_STAGES` even shares."""
     stage = int(done * MASKED_STAGES) / MASKED_STAGES
-    return max(masking.rate + (masking.first_rate - masking.rate) * (1 - stage), masking.rate)
+    return max(falling(stage, start=masking.first_rate, end=masking.rate), masking.rate)
 
 
 def takes_short(step: int, *, data: DataConfig, train: TrainConfig, elapsed_s: float) -> bool:
