@@ -89,10 +89,10 @@ def test_alias_tables_of_a_whole_vocabulary() -> None:
     weights = zipf(30522)
     best = math.inf
     for _ in range(3):
-        begun = time.perf_counter()
+        begun = time.thread_time()  # of this thread alone: a busy machine takes longer and computes no more
         keep, alias = alias_tables(weights)
-        best = min(best, time.perf_counter() - begun)
-    assert best < 0.25, "a twentieth of a second on an idle machine"
+        best = min(best, time.thread_time() - begun)
+    assert best < 0.25, "it takes a twentieth of a second"
     exact = weights.double() / weights.double().sum()
     assert float((implied(keep, alias) - exact).abs().max()) < 1e-9
     drawn = draw_alias(keep, alias, KEYS)

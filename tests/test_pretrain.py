@@ -338,20 +338,18 @@ def sorted_steps(run: Path) -> list[Path]:
 
 
 def test_a_time_budget_is_used_over_stops(tmp_path: Path, data: Path) -> None:
+    """Six seconds by steps of a twentieth, the first two of them before a stop."""
     config, out = small_config("train.max_minutes=0.1", "train.steps=100000", "evaluate.every=0"), tmp_path / "run"
-    began = time.monotonic()
-    with signalled(-1, after_s=2.5), pytest.raises(Resumable):
+    with tiny_runs.steps_take(0.05):
+        with signalled(40), pytest.raises(Resumable):
+            pretrain(config, data=data, out=out)
+        stopped = read_json((store.latest(out) or out) / "state.json")
+        assert stopped["step"] == 40 and stopped["total_steps"] == pytest.approx(120, abs=1)
+        assert stopped["elapsed_s"] == pytest.approx(2.0) and elapsed_seconds(out) == pytest.approx(2.0)
         pretrain(config, data=data, out=out)
-    spent = time.monotonic() - began
-    stopped = read_json((store.latest(out) or out) / "state.json")
-    assert stopped["step"] < stopped["total_steps"] < 4000
-    assert 0.5 < stopped["elapsed_s"] <= elapsed_seconds(out) < spent
-    began = time.monotonic()
-    pretrain(config, data=data, out=out)
-    spent += time.monotonic() - began
     ended = read_json((store.latest(out) or out) / "state.json")
-    assert ended["step"] == ended["total_steps"]
-    assert ended["elapsed_s"] <= elapsed_seconds(out) <= spent and 5.4 < elapsed_seconds(out) < 7
+    assert ended["step"] == ended["total_steps"] == pytest.approx(120, abs=1)
+    assert ended["elapsed_s"] == pytest.approx(6.0, abs=0.051) and elapsed_seconds(out) == pytest.approx(6.0, abs=0.051)
     rates = [line["optim/lr"] for line in metric_lines(out) if line["kind"] == "train"]
     assert len(rates) == ended["step"] and rates[-1] < 0.2 * max(rates), "the schedule follows the budget to its end"
 

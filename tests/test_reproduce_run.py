@@ -219,12 +219,13 @@ def test_a_signal_stops_workers_after_they_saved(data: Path, tmp_path: Path) -> 
 
 
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
-    child = "import time; from electra.reproduce.workers import end_with_parent; end_with_parent(); time.sleep(60)"
+    child = "import time; from electra.reproduce.workers import end_with_parent; end_with_parent()"
+    child += "; print('watching', flush=True); time.sleep(60)"
     parent = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {child!r}]).pid, flush=True)\n"
     process = start(["-c", parent + "import time; time.sleep(60)"], program=())
     assert process.stdout is not None
     pid = int(process.stdout.readline())
-    time.sleep(1.0)
+    assert process.stdout.readline() == "watching\n"
     process.kill()
     process.stdout.close()  # not read to its end: the child holds it open too
     process.wait()

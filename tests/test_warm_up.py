@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny_runs
-from tiny_runs import as_version_02_left_it, make_data, metric_lines, small_config, stop_at, weights
+from tiny_runs import as_version_02_left_it, make_data, metric_lines, small_config, steps_take, stop_at, weights
 
 from electra.checkpoint import store
 from electra.config.load import load
@@ -27,7 +27,8 @@ def test_defect_a_run_of_minutes_leaves_its_warm_up(
 ) -> None:
     """The preset's 300 steps of warm-up were longer than such a run: the rate only ever rose."""
     config = load("tiny", overrides=[*FIXED, "train.max_minutes=0.1", "train.steps=290"])
-    out = pretrain(config, data=data, out=tmp_path / "run")
+    with steps_take(0.03):
+        out = pretrain(config, data=data, out=tmp_path / "run")
     total = read_json((store.latest(out) or out) / "state.json")["total_steps"]
     rates = [line["optim/lr"] for line in metric_lines(out) if line["kind"] == "train"]
     top = rates.index(max(rates))
@@ -39,7 +40,8 @@ def test_a_warm_up_set_by_hand_that_time_does_not_allow_is_named(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = small_config("train.max_minutes=0.01", "train.steps=100000", "optim.warmup_steps=90000")
-    pretrain(config, data=data, out=tmp_path / "run")
+    with steps_take(0.03):
+        pretrain(config, data=data, out=tmp_path / "run")
     assert "warning: the run ends inside its warm-up" in capsys.readouterr().err
 
 

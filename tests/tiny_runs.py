@@ -30,7 +30,6 @@ from electra.shards.dataset import open_data
 from electra.shards.options import PrepareOptions
 from electra.train import execution
 from electra.train.metrics_file import read_lines
-from electra.train.step import Stepper
 
 Process = subprocess.Popen[str]
 ROOT = Path(__file__).parents[1]
@@ -148,20 +147,37 @@ def times(folder: Path) -> dict[Path, int]:
 
 
 @contextmanager
-def signalled(step: int, number: int = signal.SIGTERM, *, after_s: float = 0.0) -> Iterator[None]:
+def signalled(step: int, number: int = signal.SIGTERM) -> Iterator[None]:
     """This process gets the signal during the given step, counted from where the run goes on."""
-    count, begun = 0, time.monotonic()
+    count = 0
 
-    class Signalled(Stepper):
+    class Signalled(execution.Stepper):
         def __call__(self, rows: Tensor, lr: float) -> None:
             nonlocal count
             super().__call__(rows, lr)
             count += 1
-            if count == step or (after_s and count > step and time.monotonic() - begun > after_s):
+            if count == step:
                 os.kill(os.getpid(), number)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execution, "Stepper", Signalled)
+        yield
+
+
+@contextmanager
+def steps_take(step_s: float) -> Iterator[None]:
+    """The clock of runs in this process moves by `step_s` with every step and by nothing else, on any machine."""
+    now = time.monotonic()
+
+    class Timed(execution.Stepper):
+        def __call__(self, rows: Tensor, lr: float) -> None:
+            nonlocal now
+            super().__call__(rows, lr)
+            now += step_s
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(execution, "Stepper", Timed)
+        patch.setattr(time, "monotonic", lambda: now)
         yield
 
 
