@@ -15,7 +15,7 @@ import one_process
 import pytest
 import task_files
 from click.testing import CliRunner
-from tiny_runs import make_data, start, times, wait_for
+from tiny_runs import command, make_data, start, times, wait_for
 
 from electra.cli import main
 from electra.errors import ConfigError, DataError, ElectraError, Resumable
@@ -218,21 +218,28 @@ def test_a_signal_stops_workers_after_they_saved(data: Path, tmp_path: Path) -> 
     assert list((out / "runs" / "lambda-50" / "checkpoints").glob("step-*"))
 
 
-def test_workers_end_with_their_parent(tmp_path: Path) -> None:
-    child = "import time; from electra.reproduce.workers import end_with_parent; end_with_parent()"
-    child += "; print('watching', flush=True); time.sleep(60)"
-    parent = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {child!r}]).pid, flush=True)\n"
-    process = start(["-c", parent + "import time; time.sleep(60)"], program=())
-    assert process.stdout is not None
-    pid = int(process.stdout.readline())
-    assert process.stdout.readline() == "watching\n"
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_worker_ends_with_its_parent(data: Path, tmp_path: Path, trains: bool) -> None:
+    """A parent that is killed takes its worker along: one that still imports packages, and one that trains."""
+    run = tmp_path / "run"
+    worker = Worker(name="run", arguments=command(data, run, "train.steps=1000000", "checkpoint.every=5"))
+    code = f"from pathlib import Path\nfrom electra.reproduce.workers import Worker, side_by_side\nworker = {worker}\n"
+    process = start([], program=("-c", f"{code}list(side_by_side([worker], logs=Path({str(tmp_path)!r}), together=1))"))
+    log, saved = tmp_path / "run.txt", run / "checkpoints" / "step-00000005"
+    wait_for(saved.exists if trains else lambda: bool(children(process.pid)), process)
+    (worker_id,) = children(process.pid)
     process.kill()
-    process.stdout.close()  # not read to its end: the child holds it open too
-    process.wait()
-    ends = time.monotonic() + 30
-    while _alive(pid):
+    process.communicate()
+    ends = time.monotonic() + 120
+    while _alive(worker_id):
         assert time.monotonic() < ends
-        time.sleep(0.2)
+        time.sleep(0.1)
+    assert "stopped by SIGTERM" in log.read_text().splitlines()[-1] and saved.exists() == trains
+
+
+def children(parent: int) -> list[int]:
+    """The processes that a process has started and that go on."""
+    return [int(one) for one in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
 def _alive(pid: int) -> bool:

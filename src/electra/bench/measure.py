@@ -191,7 +191,7 @@ def reason(error: BaseException) -> str:
 
 def main(arguments: list[str]) -> None:
     """Measure a job given as JSON and write its figures, or why there are none, to a file."""
-    from electra.reproduce.workers import end_with_parent
+    from electra.train.interrupt import end_with_parent
 
     job, result = parse_json(arguments[0], where="the job"), Path(arguments[1])
     end_with_parent()

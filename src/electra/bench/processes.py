@@ -17,6 +17,7 @@ from electra.bench.grid import Job
 from electra.bench.measure import LONGEST_REASON, Figures
 from electra.fsio import read_json
 from electra.progress import progress, say, scaled
+from electra.train.interrupt import child_environment
 
 POLL_S = 0.5
 
@@ -78,7 +79,9 @@ def run_job(job: Job, *, tick: Callable[[], None] = lambda: None) -> Row:
         with open(log, "wb") as out:
             errors = None if os.environ.get("ELECTRA_DEBUG", "") not in ("", "0") else out
             command = [sys.executable, "-m", "electra.bench.measure", json.dumps(asdict(job)), str(result)]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, env=child_environment()
+            )
             code = _ended(process, tick)
         if not result.is_file():
             return Row(job=job, error=_last_line(code, log))

@@ -88,9 +88,6 @@ def command(
         rows=rows,
     )
     if worker:
-        from electra.reproduce.workers import end_with_parent
-
-        end_with_parent()
         for one in request.planned:
             work(request, one)
         return

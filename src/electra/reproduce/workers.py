@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from pathlib import Path
 
 from electra import hardware
 from electra.errors import ElectraError, Resumable
-from electra.train.interrupt import stop_on_signals
+from electra.train.interrupt import child_environment, stop_on_signals
 
 POLL_S = 0.3
 PATIENCE_S = 120.0  # for a worker to save what it has after it was asked to stop
@@ -67,18 +65,6 @@ def side_by_side(workers: Sequence[Worker], *, logs: Path, together: int, gpus: 
             _end(list(running.values()))
 
 
-def end_with_parent() -> None:
-    """Ask this process to stop as by Ctrl-C when the one that started it is gone, however it went."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def _threads(together: int) -> dict[str, str]:
     """What gives each of so many processes its share of the cores: with all of them each, they only wait for others."""
     if together < 2:
@@ -101,7 +87,11 @@ def _start(worker: Worker, logs: Path, environment: dict[str, str]) -> subproces
     command = [sys.executable, "-m", worker.module, *worker.arguments]
     with open(logs / f"{worker.name}.txt", "ab") as log:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=child_environment() | environment,
         )
 
 

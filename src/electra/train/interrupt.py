@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -11,6 +13,9 @@ from types import FrameType
 from electra.errors import Resumable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+PARENT = "ELECTRA_PARENT"
+"""Environment variable: the id of the process that this one ends with."""
+LOOK_S = 1.0
 
 
 class Stop:
@@ -29,6 +34,28 @@ class Stop:
 
 EARLIER = Stop()
 """What a signal asked of the command before training began: an import may swallow the exception that it raised."""
+
+
+def child_environment() -> dict[str, str]:
+    """The environment for a process that is not to outlive this one."""
+    return os.environ | {PARENT: str(os.getpid())}
+
+
+def end_with_parent() -> None:
+    """Ask this process to stop, as by a signal, when the one that gave it a `child_environment` is gone.
+
+    A parent may be gone before this is called, so its id comes from the environment, where it is not left: what this
+    process starts has another parent.
+    """
+    parent = os.environ.pop(PARENT, "")
+
+    def watch() -> None:
+        while os.getppid() == int(parent):
+            time.sleep(LOOK_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if parent.isdecimal():
+        threading.Thread(target=watch, name="electra-parent", daemon=True).start()
 
 
 @contextmanager
