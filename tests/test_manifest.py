@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,24 @@ def test_a_commit_between_a_readers_two_reads_is_no_damage(tmp_path: Path) -> No
     (tmp_path / "results.json").write_bytes(b"10")
     with pytest.raises(manifest.CheckpointError, match="is damaged"):
         before.verify("results.json")
+
+
+def test_a_commit_of_what_was_there_before_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader of one commit finds the file of a second, then the manifest of a third that lists what the first did."""
+    manifest.commit_files(tmp_path, CONTENTS[0])
+    before = manifest.read_manifest(tmp_path)
+    assert before is not None
+    manifest.commit_files(tmp_path, CONTENTS[1])
+    read_manifest = manifest.read_manifest
+
+    def commit_first(*arguments: Any, **options: Any) -> manifest.Manifest | None:
+        monkeypatch.setattr(manifest, "read_manifest", read_manifest)
+        manifest.commit_files(tmp_path, CONTENTS[0])
+        return read_manifest(*arguments, **options)
+
+    monkeypatch.setattr(manifest, "read_manifest", commit_first)
+    before.verify("results.json")
+    assert (tmp_path / "results.json").read_bytes() == b"0"
 
 
 def write(folder: Path, times: int) -> None:

@@ -67,11 +67,18 @@ class Manifest:
             try:
                 self._verify(name)
             except self.error:
-                # A writer in another process may have replaced the file and the manifest meanwhile.
-                now = read_manifest(self.folder, error=self.error, fix=self.fix)
-                if now is None or now.files.get(name) == self.files.get(name):
+                self._verify_now(name)
+
+    def _verify_now(self, name: str) -> None:
+        """The same by the manifest of now: a writer in another process may replace both while they are compared."""
+        while True:
+            written = _identity(self.folder)
+            now = read_manifest(self.folder, error=self.error, fix=self.fix) or self
+            try:
+                return now._verify(name)
+            except self.error:
+                if _identity(self.folder) == written:
                     raise
-                now.verify(name)
 
     def _verify(self, name: str) -> None:
         if name not in self.files:
@@ -124,6 +131,15 @@ def read_manifest(
         raise error(path, f"format is {str(version)[:40]}, not {FORMAT}", fix=fix)
     listing = read_record(_Listing, value, where=path, error=error, fix=fix)
     return Manifest(folder=folder, files=listing.files, error=error, fix=fix)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """What tells one manifest of a folder from the next, also where that lists the same."""
+    try:
+        found = (folder / FILE).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def read_or_say(folder: Path, *, error: FileError = CheckpointError, fix: str = COPY_AGAIN) -> Manifest | None:
