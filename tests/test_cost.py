@@ -215,11 +215,18 @@ def test_real_flops_are_torchs(config: Config) -> None:
     assert cost.train_flops(config).real == pytest.approx(total * 7 * 3 * 40, rel=1e-9)
 
 
-def test_a_falling_rate_costs_what_the_largest_does() -> None:
-    """There are masked positions for the largest rate in every step; those not in use are computed too."""
-    falls = replace(variant(), masking=MaskingConfig(rate_start=0.3))
-    stays = replace(variant(), masking=MaskingConfig(rate=0.3))
-    assert cost.train_flops(falls) == cost.train_flops(stays) != cost.train_flops(variant())
+def test_a_falling_rate_costs_what_each_quarter_begins_with() -> None:
+    """The step drops positions after each quarter of a run; of a rate that rises it has the largest throughout."""
+    steps = replace(variant().train, steps=8)
+
+    def real(*, rate: float = 0.15, start: float = 0.0, first: int = 8) -> float:
+        config = replace(variant(), train=steps, masking=MaskingConfig(rate=rate, rate_start=start))
+        return cost.train_flops(config, steps=first).real
+
+    quarters = [real(rate=rate, first=2) for rate in (0.3, 0.2625, 0.225, 0.1875)]
+    assert real(start=0.3) == pytest.approx(sum(quarters), rel=1e-12)
+    assert real(start=0.3, first=3) == pytest.approx(quarters[0] + quarters[1] / 2, rel=1e-12)
+    assert real(start=0.15, rate=0.3) == real(rate=0.3) > real(start=0.3)
 
 
 def test_short_sequences_cost_what_they_are() -> None:

@@ -17,6 +17,7 @@ from tiny_runs import STEPS, losses, make_data, metric_lines, small_config, stop
 from torch import Tensor
 
 from electra.batches.masking import MaskedPositions
+from electra.batches.schedules import falling, largest_rate_left, mean_masked
 from electra.batches.sequences import Sequences, unpack
 from electra.checkpoint import store
 from electra.config.load import load
@@ -29,11 +30,10 @@ from electra.objective.base import Outcome
 from electra.objective.curriculum import first_masked
 from electra.objective.generators import FrequencyGenerator, MaskedGenerator, Sampling
 from electra.objective.registry import Resources, build_generator
-from electra.objective.schedules import falling
 from electra.ops.reference.choose_masked import choose_masked
 from electra.ops.reference.linear_cross_entropy import sample
 from electra.pretrain import pretrain
-from electra.train.schedule import largest_rate_left, newest_share, progress
+from electra.train.schedule import newest_share, progress
 
 ALL = [
     "masking.rate_start=0.3",
@@ -142,6 +142,10 @@ def test_a_masking_rate_looked_up_by_quarters() -> None:
     shares = (0.0, 0.24, 0.25, 0.5, 0.76, 1.0)
     assert [largest_rate_left(x, falls) for x in shares] == pytest.approx([0.3, 0.3, 0.2625, 0.225, 0.1875, 0.15])
     assert {largest_rate_left(x, rises) for x in shares} == {0.30}
+    # Of 128 tokens 39, 34, 29 and 24 positions, quarter by quarter.
+    assert [mean_masked(128, falls, done=done) for done in (0.25, 0.5, 0.75, 1.0)] == [39, 36.5, 34, 31.5]
+    assert mean_masked(128, falls, done=0.375) == pytest.approx((39 + 34 / 2) / 1.5)
+    assert mean_masked(128, rises) == 39 and mean_masked(128, MaskingConfig(rate=0.15)) == 19
 
 
 def test_dropout_ends_where_its_share_does() -> None:

@@ -118,7 +118,11 @@ def test_the_table_and_the_plot_of_a_page() -> None:
 @pytest.mark.parametrize("few", [[0, 3], [0, 4], [2]])
 def test_few_points_can_be_drawn(few: list[int]) -> None:
     comparison = comparisons([RUNS[place] for place in few])[0]
-    texts = [one.text for one in ElementTree.fromstring(plot(comparison)).iter() if one.text and one.text.strip()]
+    drawing = ElementTree.fromstring(plot(comparison))
+    written = [one for one in drawing.iter() if one.text and one.text.strip()]
+    texts, height = [one.text for one in written], float(drawing.attrib["viewBox"].split()[3])
+    places = [float(one.attrib["y"]) for one in written if "y" in one.attrib]
+    assert len(places) > 3 and max(places) < height, "nothing is written below the picture"
     assert "GLUE-5 (line: range over seeds)" in texts
     assert ("+3.0" in texts) == (few == [0, 3])
     assert not section(comparison) if few == [2] else section(comparison)

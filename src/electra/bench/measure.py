@@ -79,7 +79,9 @@ def measure(job: Job) -> Figures:
     times = timed(step, device, steps=job.steps)
     seconds, tokens = statistics.median(times), job.batch * job.length
     peak = hardware.peak_flops(device, precision)
-    roofline = peak / stage_flops_per_token(config)[-1] if peak else None
+    # Of a rate that falls the step has the last one.
+    counted = replace(config, masking=replace(config.masking, rate_start=0.0))
+    roofline = peak / stage_flops_per_token(counted)[-1] if peak else None
     peak_bytes = torch.cuda.max_memory_allocated() if device.type == "cuda" else hardware.peak_resident_bytes()
     profile = _profile(step, device) if job.profile else ""
     ops, stacks = _chosen(job, config, device)

@@ -7,10 +7,12 @@ import sys
 import click
 
 from electra.errors import ElectraError
+from electra.train.interrupt import end_with_parent
 
 
 def start(command: click.Command) -> None:
     """Run a command on this process's arguments; a failure is one line and its exit code."""
+    end_with_parent()
     try:
         command()
     except ElectraError as error:

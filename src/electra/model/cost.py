@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from electra.batches.masking import max_masked
+from electra.batches.schedules import mean_masked
 from electra.config.schema import Config, GeneratorConfig, MaskingConfig, ModelConfig, ObjectiveConfig, TrainConfig
 from electra.model.encoder import Shape, discriminator_shape, generator_shape
 from electra.model.flop_rules import FlopRules, MatrixProducts, PaperScript
@@ -90,12 +90,13 @@ def train_flops(config: Config, *, steps: int | None = None) -> TrainingCost:
     steps = config.train.steps if steps is None else steps
     a_step = config.data.length * _sequences(config.train, steps) / max(1, steps)
     alone = min(steps, sum(config.train.stage_steps[:-1]))
+    done = 1.0 if config.train.max_minutes else min(1.0, max(1, steps) / max(1, config.train.steps))
     real = paper = 0.0
     for length, share in _lengths(config, steps).items():
         networks, vocab = _networks(config, length), config.model.vocab_size
         own_real, own_paper = (
             alone * a_step * _train(networks, rules, alone=True) + (steps - alone) * a_step * _train(networks, rules)
-            for rules in (_products(config.masking, networks, vocab), _script(networks, vocab))
+            for rules in (_products(config.masking, networks, vocab, done=done), _script(networks, vocab))
         )
         real, paper = real + share * own_real, paper + share * own_paper
     return TrainingCost(
@@ -255,10 +256,10 @@ def _networks(config: Config, length: int) -> Networks:
     )
 
 
-def _products(masking: MaskingConfig, networks: Networks, vocab_size: int) -> FlopRules:
+def _products(masking: MaskingConfig, networks: Networks, vocab_size: int, *, done: float = 1.0) -> FlopRules:
+    """Of the first `done` share of a run, whose masked positions may become fewer."""
     length = networks.length
-    share = max(1, max_masked(length, masking.largest_rate)) / length
-    return MatrixProducts(length=length, vocab=vocab_size, share=share)
+    return MatrixProducts(length=length, vocab=vocab_size, share=mean_masked(length, masking, done=done) / length)
 
 
 def _script(networks: Networks, vocab_size: int) -> FlopRules:

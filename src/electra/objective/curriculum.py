@@ -2,7 +2,7 @@
 
 Schedules are functions of `progress`, the share of the run that is done, a number on the device which the step fills:
 so a captured step follows them. Shapes stay: there are masked positions for the largest rate, and those not in use
-weigh 0. The step drops them after each quarter of the run.
+weigh 0. A step that is not compiled drops them after each quarter of the run.
 
 Shapes: B sequences, M masked positions.
 """
@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from electra.batches.masking import MaskedPositions
+from electra.batches.schedules import falling
 from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig
 from electra.model.electra import Electra
 from electra.objective.base import Evaluation, Objective, Outcome
 from electra.objective.generators import Generator, Samples
-from electra.objective.schedules import falling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

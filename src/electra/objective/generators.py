@@ -13,12 +13,12 @@ from torch import Tensor
 
 from electra import rng
 from electra.batches.masking import MaskedPositions
+from electra.batches.schedules import falling
 from electra.batches.sequences import Sequences
 from electra.config.schema import GeneratorConfig, MaskingConfig
 from electra.model.electra import GENERATOR_CALL_SITE, Electra
 from electra.model.encoder import TwoTower
 from electra.objective.base import Evaluation, gather_masked
-from electra.objective.schedules import falling
 from electra.ops import NEVER, Ops
 from electra.ops.reference.linear_cross_entropy import pad_vocabulary, sample
 

@@ -59,6 +59,7 @@ def plot(comparison: Comparison) -> str:
                 _draw(drawn[1], dots, label=name, colour="one", place=place, written="{:+.1f}")
         for axes in drawn:
             _minutes(axes, sorted({point.minutes for series in comparison.series for point in series.points}))
+            _legend(axes, below=bool(pairs))
     return standalone(finished[0], style_sheet())
 
 
@@ -126,9 +127,13 @@ def _minutes(axes: Axes, minutes: Sequence[float]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axes.set_xlabel("minutes")
     axes.margins(y=0.2)
+
+
+def _legend(axes: Axes, *, below: bool) -> None:
+    """Below the axes where the layout makes room: with few runs, each anywhere, no place inside is sure to be free."""
     if any(axes.get_legend_handles_labels()[1]):
-        # Below the axes: with few runs, each anywhere, no place inside is sure to be free.
-        axes.legend(loc="upper left", bbox_to_anchor=(-0.03, -0.16), fontsize=9, handlelength=2.2)
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (-0.03, -0.16)} if below else {"loc": "best"}
+        axes.legend(fontsize=9, handlelength=2.2, **place)
 
 
 def _in_words(comparison: Comparison, ahead: Sequence[tuple[str, Sequence[Lead]]]) -> str:

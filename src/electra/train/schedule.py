@@ -6,15 +6,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from electra.config.schema import DataConfig, MaskingConfig, OptimConfig, TrainConfig
-from electra.objective.schedules import falling
+from electra.config.schema import DataConfig, OptimConfig, TrainConfig
 from electra.train.interlude import Interlude
 
 MEASURE_SHARE = 0.01  # of a time budget, spent before it is first turned into steps
 CORRECT_SHARE = 0.0025  # of a time budget, between two estimates
 MEASURE_FROM = 5  # the first steps compile and warm up
 END_SHARE = 0.002  # of a time budget, for what follows the last save
-MASKED_STAGES = 4  # of a run whose masking rate falls; each takes a second or two to capture
 
 
 def learning_rate(step: int, *, optim: OptimConfig, total: int | None) -> float:
@@ -32,12 +30,6 @@ def learning_rate(step: int, *, optim: OptimConfig, total: int | None) -> float:
 def progress(step: int, *, total: int | None) -> float:
     """The share of the run that is done after `step` steps; 0 while a time budget has not become steps yet."""
     return min(1.0, step / total) if total else 0.0
-
-
-def largest_rate_left(done: float, masking: MaskingConfig) -> float:
-    """The largest masking rate from this share of the run on, looked up at the last of `MASKED_STAGES` even shares."""
-    stage = int(done * MASKED_STAGES) / MASKED_STAGES
-    return max(falling(stage, start=masking.first_rate, end=masking.rate), masking.rate)
 
 
 def takes_short(step: int, *, data: DataConfig, train: TrainConfig, elapsed_s: float) -> bool:

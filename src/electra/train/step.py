@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from electra.batches.loader import EXTRA_COLUMNS
 from electra.batches.masking import MaskedPositions, max_masked
+from electra.batches.schedules import largest_rate_left
 from electra.batches.sequences import Sequences, unpack
 from electra.config.schema import MaskingConfig
 from electra.model.layers import set_dropout
@@ -20,7 +21,7 @@ from electra.ops import Ops
 from electra.train.capture import Captured
 from electra.train.optim import Update
 from electra.train.parallel import World
-from electra.train.schedule import largest_rate_left, progress
+from electra.train.schedule import progress
 from electra.train.state import Master
 
 
@@ -80,6 +81,7 @@ class Stepper:
             self._dropout_ended = True
             set_dropout(self._model, rate=0.0, attention_rate=0.0)
             self._capture_anew()
+        # Never more of them again: where the estimate grows, some that a step would mask once more are left out.
         if self._masking is not None and (rate := largest_rate_left(done, self._masking)) < self._largest_rate:
             self._largest_rate = rate
             self._capture_anew()
