@@ -118,7 +118,12 @@ def config_page() -> str:
     for section, rows in sections.items():
         parts += [f"### {section}"] if section else []
         parts.append(table(("key", "type", "default", "meaning"), rows))
-    parts += ["## Presets", table(("preset", "what it is"), [(f"`{n}`", preset_title(n)) for n in preset_names()])]
+    parts += [
+        "## Presets",
+        table(("preset", "what it is"), [(f"`{n}`", preset_title(n)) for n in preset_names()]),
+        "Of presets that are as in the paper, sizes and rates are the paper's. Rows and the start of heads that\n"
+        "predict tokens are ours; exactly the paper's: `objective.unigram_start=false data.layout=paper-official`.",
+    ]
     for title, names in preset_families():
         parts += [f"### {title}", preset_table(names)]
     parts += [

@@ -38,7 +38,7 @@ COMMANDS = {
     "push": ("electra.cli.push", "An exported folder to the Hugging Face hub, private by default."),
     "report": ("electra.cli.report", "One page about runs: curves, samples, scores, what differs."),
     "reproduce": ("electra.cli.reproduce", "An experiment of the paper, its numbers and yours."),
-    "speedrun": ("electra.cli.speedrun", "How good an encoder so many minutes give."),
+    "speedrun": ("electra.cli.speedrun", "How good an encoder gets in a given number of minutes."),
     "config": ("electra.cli.config", "Show or compare configurations; list every option."),
     "flops": ("electra.cli.flops", "Parameters and FLOPs of a configuration."),
     "bench": ("electra.cli.bench", "How fast training is here, and with transformers."),

@@ -100,7 +100,7 @@ def command(
     Settings are the paper's for the model's size; change them as KEY=VALUE: lr=1e-4, epochs=5, length=256, seed=10.
 
     \b
-    electra finetune classify reviews.csv --text review --label rating
+    electra finetune classify reviews.csv
     electra finetune pairs faq.csv --text question --pair answer
     electra finetune rte --model run --data glue --out rte --seeds 5
     """

@@ -18,7 +18,7 @@ def command(folder: Path, repository: str, public: bool, dry_run: bool) -> None:
     """Send FOLDER, which `electra export` wrote, to the repository OWNER/NAME of the Hugging Face hub.
 
     It goes through huggingface_hub, with the token that `hf auth login` stored. A new repository is private. No other
-    command sends anything.
+    command uploads a model.
     """
     from electra.interop.push import plan_push, push
 

@@ -1,4 +1,4 @@
-"""`electra speedrun`: how good an encoder so many minutes give, by a fixed protocol."""
+"""`electra speedrun`: how good an encoder gets in a given number of minutes, by a fixed protocol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRESET = click.option("--preset", metavar="NAME", help="Start from this preset i
 
 @click.group("speedrun")
 def command() -> None:
-    """How good an encoder so many minutes give: train for them, then score, each with one command."""
+    """How good an encoder gets in a given number of minutes: train for them, then score, each with one command."""
 
 
 @command.command()

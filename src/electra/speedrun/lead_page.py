@@ -28,7 +28,7 @@ def section(comparison: Comparison) -> list[str]:
     for rtd, mlm in comparison.pairs:
         found = [lead for measure in MEASURES for lead in leads(rtd, mlm, measure)]
         title = f"**{rtd.title}** (RTD) beside **{mlm.title}** (MLM), scored by {comparison.scorer}"
-        runs = f"{_runs(rtd)} and {_runs(mlm)}"
+        runs = _runs(rtd, mlm)
         if found:
             parts += [f"{title}: {runs}.", markdown_table(COLUMNS, [_row(lead, rtd, mlm) for lead in found])]
             parts += _costs(rtd, mlm)
@@ -85,9 +85,13 @@ def _costs(rtd: Series, mlm: Series) -> list[str]:
     return ["\n".join(lines)] if lines else []
 
 
-def _runs(series: Series) -> str:
-    parts = (f"{len(point.runs)} of {point.minutes:g} minutes" for point in series.points)
-    return f"{series.title} has {', '.join(parts)}"
+def _runs(rtd: Series, mlm: Series) -> str:
+    ours, theirs = (", ".join(_count(len(one.runs), one.minutes) for one in series.points) for series in (rtd, mlm))
+    return f"{ours} each" if ours == theirs else f"{ours} of {rtd.title}, {theirs} of {mlm.title}"
+
+
+def _count(runs: int, minutes: float) -> str:
+    return f"{'one run' if runs == 1 else f'{runs} runs'} of {minutes:g} minutes"
 
 
 def _titled(axes: Axes, title: str) -> None:

@@ -24,7 +24,7 @@ COST_COLUMNS = (
     *("parameters", "tokens", "FLOPs, real", "FLOPs, paper's rules"),
 )
 _PROTOCOL = """\
-How good an encoder so many minutes give. [How to run one and add it here](how-to/speedrun.md).
+How good an encoder gets in a given number of minutes. [How to run one and add it here](how-to/speedrun.md).
 
 - **Minutes** are wall-clock from the command's start: start-up, evaluations, checkpoints and everything that a killed
   run had lost count.
@@ -32,6 +32,9 @@ How good an encoder so many minutes give. [How to run one and add it here](how-t
   and RTE (accuracy), STS-B (Spearman). All rows, the paper's fine-tuning. `std` is over the seeds, of a seed's mean
   over the tasks.
 - **Text** is what the encoder was trained on. Film reviews help on SST-2, whose sentences come from such reviews.
+  The text is not in the repository: the open part is listed in the [card](../src/electra/bundled/small/README.md) of
+  `electra:small`, reviews and blogs are for research only.
+- **Held-out losses** compare only between runs of the same `Data`.
 - Settings are chosen on seeds 0 to 4. Pre-training seeds that served in choosing are not reported.
 - **Scored by** `electra` is `electra speedrun score`; by `transformers` is a plain loop on the exported model.
 """
