@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from tiny_runs import arguments, make_data, metric_lines, small_config, stop_at,
 from electra.checkpoint import store
 from electra.checkpoint.tensors import read_tensors
 from electra.cli import main
+from electra.config.load import load
 from electra.errors import ConfigError, DataError
-from electra.interop.continuation import continue_from
+from electra.interop.continuation import continue_from, continued
 from electra.interop.transfer import export_model
 from electra.pretrain import pretrain
 
@@ -82,6 +84,28 @@ def test_stopped_and_resumed_it_ends_with_the_same_bits(place: Path, tmp_path: P
     assert again == config
     pretrain(again, data=place / "data", out=tmp_path / "parts")
     assert weights(tmp_path / "whole") == weights(tmp_path / "parts")
+
+
+def test_a_trained_model_goes_on_at_a_twentieth_of_its_rate(place: Path, tmp_path: Path) -> None:
+    """And without what eased its beginning; what is asked for stands."""
+    own = load(file=place / "run" / "config.toml")
+    config = continue_from(place / "run", tmp_path / "gentle")
+    assert config == replace(own, optim=replace(own.optim, lr=own.optim.lr / 20, warmup_share=0.1))
+    asked = ["optim.lr=1e-3", "masking.rate_start=0.3", "optim.warmup_steps=7"]
+    config = continue_from(place / "run", tmp_path / "asked", overrides=asked)
+    assert config.optim.lr == 1e-3 and config.masking.rate_start == 0.3 and config.optim.warmup(1000) == 7
+    eased = ["masking.rate_start=0.3", "generator.temperature_start=2", "generator.unigram_share=0.1"]
+    eased += ["data.length_start=16", "train.batch_start=2", "optim.decay_share=0.5", "optim.warmup_share=0.05"]
+    done = continued(load("tiny", overrides=[*eased, "data.length=32", "train.batch_size=8"]))
+    plain = load("tiny", overrides=["data.length=32", "train.batch_size=8"])
+    assert done == replace(plain, optim=replace(plain.optim, lr=plain.optim.lr / 20, warmup_share=0.05))
+
+
+def test_a_generator_that_begins_keeps_the_rate(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alone = continue_from(place / "discriminator", tmp_path / "alone", overrides=["train.steps=9"])
+    pair = continue_from(place / "discriminator", tmp_path / "pair", generator=place / "generator")
+    assert alone.optim.lr == pytest.approx(20 * pair.optim.lr, rel=1e-12)
+    assert f"for 9 steps at a peak rate of {alone.optim.lr:g}" in capsys.readouterr().err
 
 
 def test_another_vocabulary_is_refused(place: Path, tmp_path: Path) -> None:

@@ -50,17 +50,10 @@ _BOTH = (
 )
 ADAPT = (
     *_BOTH,
-    "optim.lr=5e-5",
     "optim.warmup_steps=50",
     "optim.warmup_share=0.1",
-    "optim.decay_steps=0",
-    "optim.decay_share=1.0",
     "optim.ema=0.0",
     "data.length=64",
-    "data.length_start=0",
-    "masking.rate_start=0.0",
-    "generator.temperature_start=0.0",  # what eased the model's own beginning is not needed twice
-    "generator.unigram_share=0.0",
     "evaluate.every=100",
     "evaluate.seconds=0.0",
     "evaluate.sequences=512",

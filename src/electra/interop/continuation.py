@@ -1,12 +1,15 @@
 """Pre-training that goes on from a model: a run, an export, or a released discriminator and its generator.
 
 What the model does not have starts fresh: an export is a discriminator alone, so its generator begins from nothing.
+
+The run is the model's own, without what eased its beginning and at a twentieth of its rate: at the whole rate a trained
+encoder first loses what it knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -23,6 +26,7 @@ from electra.interop.names import Tensors
 from electra.interop.tensor_bundle import checkpoint_prefix
 from electra.interop.transfer import read_pair, require_free
 from electra.manifest import commit_files, sums_below
+from electra.model.cost import parameters
 from electra.model.electra import build_model
 from electra.ops.dispatch import host_ops
 from electra.progress import say
@@ -30,6 +34,8 @@ from electra.tokenizer.codec import Tokenizer
 from electra.train.loop import Position
 
 CONFIG, TOKENIZER = "config.toml", "tokenizer"
+GENTLER = 20  # times lower than the model's own rate
+WARMUP_SHARE = 0.1
 
 
 def config_of_run(
@@ -56,14 +62,15 @@ def continue_from(
 ) -> Config:
     """The config of a run in `out` that goes on from `model`, whose weights `out` begins with at step 0.
 
-    It is the model's own config, changed by a TOML file and `key=value` overrides. Where `out` already holds such a
-    run, nothing is written and `model` is not read.
+    It is the model's own config as `continued` gives it, changed by a TOML file and `key=value` overrides. Where `out`
+    already holds such a run, nothing is written and `model` is not read.
     """
     if (out / CONFIG).is_file():
         return adjust(load(file=out / CONFIG), file=file, overrides=overrides)
     require_free(out)
     config, tensors, tokenizer = _read(model, generator)
-    config = adjust(config, file=file, overrides=overrides)
+    begins = "generator" in parameters(config).parts and not any(name.startswith("generator.") for name in tensors)
+    config = adjust(continued(config, gentler=1 if begins else GENTLER), file=file, overrides=overrides)
     whole, fresh = _complete(config, tensors, model)
     zeros = {name: torch.zeros_like(tensor) for name, tensor in whole.items()}
     with commit_dir(out) as aside:
@@ -73,8 +80,31 @@ def continue_from(
         groups = {"model": whole, "average": zeros, "square": zeros}
         store.save(aside, step=0, tensors=groups, state=asdict(start), keep=1)
     parts = sorted({name.partition(".")[0] for name in fresh})
-    say(f"going on from {model}" + (f"; fresh, because it has none: {', '.join(parts)}" if parts else ""))
+    length = f"{config.train.max_minutes:g} minutes" if config.train.max_minutes else f"{config.train.steps:,} steps"
+    say(
+        f"going on from {model} for {length} at a peak rate of {config.optim.lr:g} (train.max_minutes, optim.lr)"
+        + (f"; fresh, because it has none: {', '.join(parts)}" if parts else "")
+    )
     return config
+
+
+def continued(config: Config, *, gentler: int = GENTLER) -> Config:
+    """The config of a model's pre-training as it is for going on: `gentler` times lower in rate, and from its first
+    step on as it was at the end."""
+    return replace(
+        config,
+        optim=replace(
+            config.optim,
+            lr=config.optim.lr / gentler,
+            warmup_share=min(config.optim.warmup_share, WARMUP_SHARE),
+            decay_steps=0,
+            decay_share=1.0,
+        ),
+        masking=replace(config.masking, rate_start=0.0),
+        generator=replace(config.generator, temperature_start=0.0, unigram_share=0.0),
+        data=replace(config.data, length_start=0),
+        train=replace(config.train, batch_start=0),
+    )
 
 
 def _read(model: Path, generator: Path | None) -> tuple[Config, Tensors, Tokenizer]:
