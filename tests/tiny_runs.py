@@ -106,9 +106,7 @@ def wait_for(happened: Callable[[], bool], process: Process, *, timeout_s: float
 def steps_per_epoch(data: Path, config: Config) -> float:
     """Steps in the first epoch of a run."""
     prepared = open_data(data)
-    tokenizer = prepared.tokenizer()
-    specials = Specials(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
-    stream = Stream(prepared.train, config.data, specials, seed=config.seed)
+    stream = Stream(prepared.train, config.data, Specials.of(prepared.tokenizer()), seed=config.seed)
     return stream.epoch(0).layout.count / config.train.batch_size
 
 
