@@ -101,7 +101,9 @@ def test_a_trained_model_goes_on_at_a_twentieth_of_its_rate(place: Path, tmp_pat
     assert done == replace(plain, optim=replace(plain.optim, lr=plain.optim.lr / 20, warmup_share=0.05))
 
 
-def test_a_generator_that_begins_keeps_the_rate(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_generator_that_begins_keeps_the_rate(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     alone = continue_from(place / "discriminator", tmp_path / "alone", overrides=["train.steps=9"])
     pair = continue_from(place / "discriminator", tmp_path / "pair", generator=place / "generator")
     assert alone.optim.lr == pytest.approx(20 * pair.optim.lr, rel=1e-12)

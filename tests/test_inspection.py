@@ -62,8 +62,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def count_padding(data: Prepared, length: int) -> float:
     tokenizer = data.tokenizer()
-    specials = Specials(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
-    epoch = plan_epoch(data.train, DataConfig(length=length), specials, seed=0, epoch=0)
+    epoch = plan_epoch(data.train, DataConfig(length=length), Specials.of(tokenizer), seed=0, epoch=0)
     return float((epoch.rows(np.arange(epoch.count)).ids == tokenizer.pad_id).mean())
 
 

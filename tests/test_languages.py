@@ -105,8 +105,7 @@ def test_lines_survive_the_round_trip(language: str, prepare: Prepare) -> None:
 @pytest.mark.parametrize("length", [64, 128, 512])
 def test_the_rows_hold_the_tokens(language: str, length: int, prepare: Prepare) -> None:
     data = prepare(language)
-    tokenizer = data.tokenizer()
-    specials = Specials(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
+    specials = Specials.of(data.tokenizer())
     config = load("tiny", overrides=[f"data.length={length}", f"model.positions={length}"])
     epoch = plan_epoch(data.train, config.data, specials, seed=config.seed, epoch=0)
     assert epoch.kept_share >= KEPT_SHARE

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from itertools import product
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra.metrics import classification, regression
-from electra.metrics.spread import Summary, interval, share_interval, summarise
+from electra.metrics.spread import Summary, share_interval, summarise
 from electra.metrics.tagging import ChunkScore, chunk_scores, chunks, tag_accuracy
 
 PAIRS = st.integers(1, 5).flatmap(
@@ -256,50 +255,6 @@ def test_summary_by_hand() -> None:
     assert math.isnan(summarise([1.0, math.nan]).median)
     with pytest.raises(ValueError, match="no score"):
         summarise([])
-
-
-def exact(values: list[float], middle: Callable[[list[float]], float], share: float) -> tuple[float, float]:
-    """The ends of the interval from all resamples there are."""
-    every = sorted(float(middle(list(sample))) for sample in product(values, repeat=len(values)))
-    tail = (1 - share) / 2
-    return every[math.ceil(tail * len(every)) - 1], every[math.ceil((1 - tail) * len(every)) - 1]
-
-
-@pytest.mark.parametrize("values", [[0.0, 0.0, 1.0], [1.0, 2.0, 4.0, 8.0], [50.1, 60.2, 55.3, 58.4, 0.0]])
-def test_bootstrap_is_that_of_all_resamples(values: list[float]) -> None:
-    # shares whose ends do not fall on the border between two resamples' values
-    assert interval(values, share=0.9, draws=50_000, seed=1) == exact(values, np.median, 0.9)
-    low, high = interval(values, of="mean", share=0.9, draws=50_000, seed=1)
-    assert (low, high) == pytest.approx(exact(values, np.mean, 0.9), abs=0.8)
-
-
-def test_bootstrap_by_hand() -> None:
-    # The mean of three draws from (0, 0, 1) is k/3 with binomial chances 8/27, 12/27, 6/27, 1/27:
-    # 5 % are passed at 0, and 95 % at 2/3 (26/27).
-    assert interval([0.0, 0.0, 1.0], of="mean", share=0.9, seed=3) == pytest.approx((0.0, 2 / 3))
-    assert interval([0.0, 1.0], share=0.95) == (0.0, 1.0)
-    assert interval([7.0]) == (7.0, 7.0)
-    assert interval([5.0, 5.0, 5.0], of="mean") == (5.0, 5.0)
-
-
-def test_bootstrap_depends_on_its_seed_only() -> None:
-    values = list(np.random.default_rng(5).normal(size=30))
-    assert interval(values, seed=4) == interval(reversed(values), seed=4)
-    assert interval(values, of="mean", seed=4) != interval(values, of="mean", seed=5)
-    low, high = interval(values, of="mean")
-    # 1.96 standard errors, roughly
-    error = summarise(values).std / math.sqrt(30)
-    assert (high - low) == pytest.approx(2 * 1.96 * error, rel=0.1)
-    for options in ({"share": 1.0}, {"share": 0.0}, {"draws": 0}):
-        with pytest.raises(ValueError, match="is not"):
-            interval(values, **options)
-    with pytest.raises(ValueError, match="no score"):
-        interval([])
-
-
-def test_bootstrap_of_many_scores_stays_small() -> None:
-    low, high = interval(range(3000), draws=700)
-    assert low < 1499.5 < high
 
 
 @given(st.integers(1, 3000).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total))))

@@ -1,4 +1,7 @@
-"""Replace MLM against plain loops: what is read, what is predicted, what learns from which loss; and its exports."""
+"""Replace MLM against plain loops: what is read, what is predicted, what learns from which loss; and its exports.
+
+What holds of both objectives that predict tokens by the main network is tested here for both.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ from electra.train.evaluate import evaluate
 from electra.train.metrics_file import evaluation_line
 
 NAME = "replace-mlm"
+BOTH = (NAME, "all-tokens-mlm")
 GENERATORS = [("transformer", tying) for tying in ("embeddings", "none", "gdes")] + [
     ("two-tower", "embeddings"),
     ("two-tower", "gdes"),
@@ -124,8 +128,9 @@ def test_the_head_predicts_with_the_table_that_the_network_reads() -> None:
 
 
 @pytest.mark.parametrize("policy", ["without_replacement", "official"])
-def test_micro_batches_do_not_change_the_maths(policy: str) -> None:
-    config = config_of(NAME, dropout=0.1, policy=policy, optim=NO_CLIP)
+@pytest.mark.parametrize("name", BOTH)
+def test_micro_batches_do_not_change_the_maths(name: str, policy: str) -> None:
+    config = config_of(name, dropout=0.1, policy=policy, optim=NO_CLIP)
     rows = ragged_rows(8)
     whole, totals = step_gradient(config, rows, micro=8)
     for micro in (4, 1, 3):
@@ -135,8 +140,9 @@ def test_micro_batches_do_not_change_the_maths(policy: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bf16 products computes them all the same
-def test_half_precision_finds_the_same_gradient() -> None:
-    config, rows = config_of(NAME, optim=NO_CLIP), ragged_rows(4)
+@pytest.mark.parametrize("name", BOTH)
+def test_half_precision_finds_the_same_gradient(name: str) -> None:
+    config, rows = config_of(name, optim=NO_CLIP), ragged_rows(4)
     whole, totals = step_gradient(config, rows, micro=4)
     half, sums = step_gradient(config, rows, micro=4, compute=torch.bfloat16)
     assert F.cosine_similarity(whole, half, dim=0) > 0.99
@@ -185,7 +191,7 @@ def test_export_and_fine_tuning(tmp_path: Path, tying: str) -> None:
     assert small.config.width == 32 and isinstance(small.head, MaskedHead)
 
 
-@pytest.mark.parametrize("name", ["replace-mlm", "all-tokens-mlm"])
+@pytest.mark.parametrize("name", BOTH)
 def test_a_run_from_text_to_a_base_for_fine_tuning(tmp_path: Path, name: str) -> None:
     data = make_data(tmp_path / "data")
     run = pretrain(small_config(f"objective.name={name}"), data=data, out=tmp_path / "run")

@@ -109,8 +109,8 @@ def test_labels_of_every_kind_and_matrices_too_large(tmp_path: Path) -> None:
     folder = make_tuned(tmp_path / "tags")
     found = evaluation() | {"labels": [str(n) for n in range(40)], "confusion": [[1] * 40 for _ in range(40)]}
     found["errors"] = [
-        {"text": "a", "pair": "b", "label": ["O", "B-X"], "prediction": [], "probability": None},
-        {"text": "c", "label": 1.5, "prediction": 3, "probability": 0.5},
+        {"id": "0", "text": "a", "pair": "b", "label": ["O", "B-X"], "prediction": [], "probability": None},
+        {"id": "1", "text": "c", "label": 1.5, "prediction": 3, "probability": 0.5},
     ]
     (folder / "evaluation.json").write_text(json.dumps(found))
     (shown,) = tuned_view(read_tuned(folder), 0)["evaluations"]

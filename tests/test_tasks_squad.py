@@ -16,7 +16,7 @@ from electra.errors import ConfigError, DataError
 from electra.fsio import read_json
 from electra.metrics.squad import normalise, squad_scores
 from electra.tasks.rows import Question
-from electra.tasks.spans import SpanScores, answer_mask, decode
+from electra.tasks.spans import SpanScores, decode
 from electra.tasks.squad_files import gold_texts, read_squad, write_predictions
 from electra.tasks.windows import MAX_CONTEXT_TOKENS, Windows, cut_windows, encode_context
 from electra.tokenizer.backends import SPECIALS
@@ -395,11 +395,6 @@ def test_the_smallest_impossible_logit_of_the_windows_counts() -> None:
     rows[1, 2] = 0
     assert len(made) > 2
     assert decode(sure(made, rows), windows=made, questions=[one])[0].null_odds == -8.0
-
-
-def test_starts_and_ends_may_be_cls_context_and_the_last_sep() -> None:
-    allowed = answer_mask(np.array([6, 4]), np.array([3, 2]), width=7)
-    assert allowed.astype(int).tolist() == [[1, 0, 0, 1, 1, 1, 0], [1, 0, 1, 1, 0, 0, 0]]
 
 
 # Real data

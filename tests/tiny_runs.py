@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import corpora
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from electra.batches.layout import Specials
 from electra.batches.loader import Stream
-from electra.checkpoint import store
+from electra.checkpoint import saver, store
 from electra.config.load import load
 from electra.config.schema import Config
 from electra.errors import Resumable
@@ -106,9 +107,7 @@ def wait_for(happened: Callable[[], bool], process: Process, *, timeout_s: float
 def steps_per_epoch(data: Path, config: Config) -> float:
     """Steps in the first epoch of a run."""
     prepared = open_data(data)
-    tokenizer = prepared.tokenizer()
-    specials = Specials(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
-    stream = Stream(prepared.train, config.data, specials, seed=config.seed)
+    stream = Stream(prepared.train, config.data, Specials.of(prepared.tokenizer()), seed=config.seed)
     return stream.epoch(0).layout.count / config.train.batch_size
 
 
@@ -166,7 +165,10 @@ def signalled(step: int, number: int = signal.SIGTERM) -> Iterator[None]:
 
 @contextmanager
 def steps_take(step_s: float) -> Iterator[None]:
-    """The clock of runs in this process moves by `step_s` with every step and by nothing else, on any machine."""
+    """The clock of runs in this process moves by `step_s` with every step and by nothing else, on any machine.
+
+    Steps wait for a save, which else takes as many of them as the machine is busy.
+    """
     now = time.monotonic()
 
     class Timed(execution.Stepper):
@@ -175,8 +177,14 @@ def steps_take(step_s: float) -> Iterator[None]:
             super().__call__(rows, lr)
             now += step_s
 
+    class Awaited(Thread):
+        def start(self) -> None:
+            super().start()
+            self.join()
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execution, "Stepper", Timed)
+        patch.setattr(saver, "Thread", Awaited)
         patch.setattr(time, "monotonic", lambda: now)
         yield
 

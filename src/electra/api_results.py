@@ -25,11 +25,8 @@ class PreparedData:
     held_out_tokens: int
     vocab_size: int
 
-    def __str__(self) -> str:
-        return text_table(*self._table())
-
     def __repr__(self) -> str:
-        return str(self)
+        return text_table(*self._table())
 
     def _repr_html_(self) -> str:
         return html_table(*self._table())
@@ -49,11 +46,8 @@ class Run:
     metrics: Mapping[str, float]
     """The last value of each metric, such as `train/rtd_loss` and `eval/rtd_auc`."""
 
-    def __str__(self) -> str:
-        return f"{self.path}: step {self.step:,}\n{text_table(*self._table())}"
-
     def __repr__(self) -> str:
-        return str(self)
+        return f"{self.path}: step {self.step:,}\n{text_table(*self._table())}"
 
     def _repr_html_(self) -> str:
         return html_table(*self._table(), notes=[f"{self.path}: step {self.step:,}"])
@@ -74,11 +68,8 @@ class FinetuneResult:
         """The median over the seeds of the reported metric, in percent."""
         return self.result.summary().median
 
-    def __str__(self) -> str:
-        return plain(Suite(results=(self.result,)))
-
     def __repr__(self) -> str:
-        return str(self)
+        return plain(Suite(results=(self.result,)))
 
     def _repr_html_(self) -> str:
         return Results(path=self.path, suite=Suite(results=(self.result,)))._repr_html_()
@@ -91,11 +82,8 @@ class Results:
     path: Path
     suite: Suite
 
-    def __str__(self) -> str:
-        return plain(self.suite)
-
     def __repr__(self) -> str:
-        return str(self)
+        return plain(self.suite)
 
     def _repr_html_(self) -> str:
         header, *rows = cells(self.suite)
@@ -121,12 +109,9 @@ class Evaluation:
         """How many rows were scored."""
         return int(self.values["rows"])
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         values = dict(self.values)
         return "\n".join([score_line(values), *evaluation_lines(values)])
-
-    def __repr__(self) -> str:
-        return str(self)
 
     def _repr_html_(self) -> str:
         return html_table(("metric", "score"), list(self.scores.items()), notes=[score_line(dict(self.values))])
@@ -145,12 +130,9 @@ class Exported:
     notes: tuple[str, ...] = ()
     """What was measured while writing: an ONNX file's difference from torch, its 8-bit form's size and time."""
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         first = f"{self.path}: {self.architecture}, {self.parameters:,} parameters, from {self.source}"
         return "\n".join([first, *self.notes])
-
-    def __repr__(self) -> str:
-        return str(self)
 
     def _repr_html_(self) -> str:
         header = ("folder", "class", "parameters", "from")

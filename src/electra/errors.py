@@ -12,14 +12,21 @@ class ElectraError(Exception):
     exit_code = 1
 
 
-class ConfigError(ElectraError):
+class _Located(ElectraError):
+    """Names where it went wrong, the reason and the fix."""
+
+    def __init__(self, where: object, reason: str, *, fix: str = "") -> None:
+        super().__init__(f"{where}: {reason}" + (f" ({fix})" if fix else ""))
+
+
+class ConfigError(_Located):
     """An option, a combination of options or a command line that cannot work."""
 
     exit_code = 2
 
     def __init__(self, key: str, reason: str, *, fix: str = "") -> None:
         self.key = key
-        super().__init__(f"{key}: {reason}" + (f" ({fix})" if fix else ""))
+        super().__init__(key, reason, fix=fix)
 
 
 class Diverged(ElectraError):
@@ -28,22 +35,16 @@ class Diverged(ElectraError):
     exit_code = 3
 
 
-class DataError(ElectraError):
+class DataError(_Located):
     """Input text, a vocabulary, shards or a task file that cannot be used."""
 
     exit_code = 4
 
-    def __init__(self, where: object, reason: str, *, fix: str = "") -> None:
-        super().__init__(f"{where}: {reason}" + (f" ({fix})" if fix else ""))
 
-
-class CheckpointError(ElectraError):
+class CheckpointError(_Located):
     """A checkpoint or model folder that cannot be trusted."""
 
     exit_code = 5
-
-    def __init__(self, where: object, reason: str, *, fix: str = "") -> None:
-        super().__init__(f"{where}: {reason}" + (f" ({fix})" if fix else ""))
 
 
 class StorageError(CheckpointError):

@@ -31,15 +31,8 @@ def seam(name: str) -> None:
     """Called between the parts of a commit; fault-injection tests replace it to die there."""
 
 
-def fsync_dir(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def fsync_file(path: Path) -> None:
+def fsync(path: Path) -> None:
+    """Wait until the disk has a file, or the names in a folder."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -59,7 +52,7 @@ def write_atomic(path: Path, data: bytes) -> None:
             os.fsync(out.fileno())
         os.replace(aside, path)
         seam("file-renamed")
-        fsync_dir(path.parent)
+        fsync(path.parent)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
@@ -72,7 +65,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def json_bytes(value: Any) -> bytes:
     """A value as JSON; a number that is not finite becomes null, half a character a question mark."""
-    text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     return text.encode(errors="replace")
 
 
@@ -118,12 +111,13 @@ def read_object(
     return value
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """A value with null in place of NaN and infinity, which are not JSON."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    return [_finite(part) for part in value] if isinstance(value, list | tuple) else value
+        return {key: finite(part) for key, part in value.items()}
+    return [finite(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _size(count: int) -> str:
@@ -163,15 +157,13 @@ def commit_dir(path: Path) -> Iterator[Path]:
             yield aside
             seam("dir-written")
             for entry in sorted(aside.rglob("*")):
-                if entry.is_dir():
-                    fsync_dir(entry)
-                elif entry.is_file():
-                    fsync_file(entry)
-            fsync_dir(aside)
+                if entry.is_dir() or entry.is_file():
+                    fsync(entry)
+            fsync(aside)
             seam("dir-synced")
             os.replace(aside, path)
             seam("dir-renamed")
-            fsync_dir(path.parent)
+            fsync(path.parent)
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from electra.errors import CheckpointError
-from electra.fsio import commit_dir, fsync_dir, read_object, safe_join, seam, sha256_file, write_atomic, write_json
+from electra.fsio import commit_dir, fsync, read_object, safe_join, seam, sha256_file, write_atomic, write_json
 from electra.jsontext import FileError
 from electra.progress import say
 from electra.records import read_record
@@ -142,9 +142,9 @@ def _identity(folder: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def read_or_say(folder: Path, *, error: FileError = CheckpointError, fix: str = COPY_AGAIN) -> Manifest | None:
+def read_or_say(folder: Path) -> Manifest | None:
     """The manifest of a folder; where it has none, that is said, once."""
-    found = read_manifest(folder, error=error, fix=fix)
+    found = read_manifest(folder)
     if found is None:
         _say_unverified(folder.resolve(), folder)
     return found
@@ -198,7 +198,7 @@ def commit_files(folder: Path, contents: Mapping[str, bytes], *, others: Mapping
         with contextlib.suppress(FileNotFoundError):  # a reader finished the commit
             os.replace(_staged(folder, name, sums[name]), folder / name)
         seam("file-replaced")
-    fsync_dir(folder)
+    fsync(folder)
 
 
 def _staged(folder: Path, name: str, its: FileSum) -> Path:

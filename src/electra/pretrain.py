@@ -109,7 +109,7 @@ class _Run:
         tokenizer = prepared.tokenizer()
         self.token_names = [tokenizer.token(i) for i in range(tokenizer.vocab_size)]
         self.spaced = tokenizer.tokens_hold_spaces
-        specials = Specials(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
+        specials = Specials.of(tokenizer)
         self.separator = separator_of(config.data, specials)
         self.model = build_model(
             config,

@@ -7,13 +7,16 @@ can then write any set of its sequences as rows of token ids. `electra.batches.e
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from electra import rng
 from electra.config.schema import DataConfig
+
+if TYPE_CHECKING:
+    from electra.tokenizer.codec import Tokenizer
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -45,6 +48,11 @@ class Specials:
     cls: int
     sep: int
     mask: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Specials:
+        """Those of a tokenizer's vocabulary."""
+        return cls(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

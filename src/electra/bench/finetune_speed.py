@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from electra import hardware
+from electra.bench.measure import wait
 from electra.bench.start import start
 from electra.config.finetune import FinetuneConfig
 from electra.config.load import adjust
@@ -102,17 +103,12 @@ def ours(
 
 def rows_per_s(step: Callable[[], object], rows: int, device: torch.device, *, steps: int) -> float:
     """Rows a second over `steps` steps of so many rows."""
-    _wait(device)
+    wait(device)
     began = time.perf_counter()
     for _ in range(steps):
         step()
-    _wait(device)
+    wait(device)
     return steps * rows / (time.perf_counter() - began)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 def peer(

@@ -85,10 +85,11 @@ def command(
         execution = plan_execution(config, device, rows=config.train.batch_size)
         if plant:
             execution = replace(execution, ops=with_fault(execution.ops, plant, device))
+        specials = Specials.of(prepared.tokenizer())
         with closing(loader(prepared, config, device)) as batches:
             rows = (batch.rows for batch in batches)
-            checks += compare_gradients(config, specials_of(prepared), execution, rows, steps=steps, replays=replays)
-            checks += train_both(config, specials_of(prepared), execution, rows, until=until)
+            checks += compare_gradients(config, specials, execution, rows, steps=steps, replays=replays)
+            checks += train_both(config, specials, execution, rows, until=until)
     report = table(checks)
     click.echo(report)
     if json_file:
@@ -136,13 +137,8 @@ def prepare_documentation(folder: Path) -> Path:
     return folder / "data"
 
 
-def specials_of(prepared: Prepared) -> Specials:
-    tokenizer = prepared.tokenizer()
-    return Specials(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
-
-
 def loader(prepared: Prepared, config: Config, device: torch.device) -> Loader:
-    stream = Stream(prepared.train, config.data, specials_of(prepared), seed=config.seed)
+    stream = Stream(prepared.train, config.data, Specials.of(prepared.tokenizer()), seed=config.seed)
     return Loader(stream, Cursor(), batch_size=config.train.batch_size, device=device)
 
 

@@ -35,8 +35,7 @@ NEEDED = 4.55e6  # tokens a second: ELECTRA-Small's million steps in an hour
 def command(data: Path, batch: int, length: int, steps: int, rounds: int, layouts: tuple[LayoutName, ...]) -> None:
     """Time the planning of an epoch and the making of batches from prepared DATA."""
     prepared = open_data(data)
-    tokenizer = prepared.tokenizer()
-    specials = Specials(pad=tokenizer.pad_id, cls=tokenizer.cls_id, sep=tokenizer.sep_id, mask=tokenizer.mask_id)
+    specials = Specials.of(prepared.tokenizer())
     found: dict[LayoutName, list[tuple[float, float]]] = {name: [] for name in layouts or LAYOUTS}
     for number in range(rounds):
         for name, times in found.items():

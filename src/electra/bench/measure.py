@@ -134,7 +134,7 @@ def _started(build: Callable[[], Step], device: torch.device) -> tuple[float, St
     began = time.perf_counter()
     step = build()
     step()
-    _wait(device)
+    wait(device)
     return time.perf_counter() - began, step
 
 
@@ -143,7 +143,7 @@ def timed(step: Step, device: torch.device, *, steps: int) -> list[float]:
     began, done = time.perf_counter(), 1
     while done < WARM_UP or (device.type == "cuda" and time.perf_counter() - began < WARM_UP_S):
         step()
-        _wait(device)
+        wait(device)
         done += 1
     parts = min(STRETCHES, steps)
     times = []
@@ -152,12 +152,13 @@ def timed(step: Step, device: torch.device, *, steps: int) -> list[float]:
         mark = time.perf_counter()
         for _ in range(count):
             step()
-        _wait(device)
+        wait(device)
         times.append((time.perf_counter() - mark) / count)
     return times
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Until a GPU has done what it was given."""
     if device.type == "cuda":
         import torch
 
@@ -171,7 +172,7 @@ def _profile(step: Step, device: torch.device) -> str:
     on_gpu = device.type == "cuda"
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiled:
         step()
-        _wait(device)
+        wait(device)
     key = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
     table: str = profiled.key_averages().table(sort_by=key, row_limit=40, max_name_column_width=70)
     return table

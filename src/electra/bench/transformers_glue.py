@@ -28,7 +28,8 @@ from electra.progress import progress, say
 from electra.report.reading import read_run
 from electra.reproduce.workers import Worker, side_by_side
 from electra.speedrun.record import FILE, TaskScore, append, glue5_of
-from electra.speedrun.score import LOGS, SCORES, SEEDS, record_of, require_finished
+from electra.speedrun.score import LOGS, LONGEST_FIRST, SCORES, SEEDS, record_of, require_finished
+from electra.tasks.features import swapped
 from electra.tasks.glue_files import read_glue
 from electra.tasks.glue_tasks import TASKS
 from electra.tasks.rows import Example
@@ -36,7 +37,6 @@ from electra.tasks.task import Task
 
 MODULE, NAME = "electra.bench.transformers_glue", "transformers"
 EVALUATION_BATCH = 256
-LONGEST = sorted(GLUE_5, key=("sst2", "stsb", "cola", "rte", "mrpc").index)  # by steps: the longest begin first
 
 
 @click.command()
@@ -67,7 +67,7 @@ def command(
     require_finished(run)
     if not (out / "model").is_dir():
         export(run, out / "model")
-    all_ones = [(task, seed) for task in LONGEST for seed in SEEDS[seeds]]
+    all_ones = [(task, seed) for task in LONGEST_FIRST for seed in SEEDS[seeds]]
     shared = ["--run", str(run), "--glue", str(glue), "--seeds", seeds, "--one"]
     workers = [
         Worker(name=f"{task}-{seed}", arguments=[*shared, task, str(seed)], module=MODULE)
@@ -122,7 +122,7 @@ def finetune_task(
         classifier_dropout=config.dropout,
     ).to(device)
     rows = read_glue(task, glue, "train")
-    encoded = encode(tokenizer, [*rows, *(_swapped(rows) if task.unordered else [])], task, length=config.length)
+    encoded = encode(tokenizer, swapped(rows) if task.unordered else rows, task, length=config.length)
     batch_size = min(config.batch_size, len(encoded))
     steps = max(1, int(len(encoded) * config.epochs) // batch_size)
     groups = parameter_groups(network, lr=config.lr, decay=config.layer_decay)
@@ -197,10 +197,6 @@ def metric(logits: torch.Tensor, rows: Sequence[Example], task: Task) -> float:
         return 100 * float(spearmanr(values.numpy(), gold).statistic) if varies else 0.0
     predicted = [task.labels[number] for number in logits.argmax(-1).tolist()]
     return 100 * float((matthews_corrcoef if task.metric == "matthews" else accuracy_score)(gold, predicted))
-
-
-def _swapped(rows: Sequence[Example]) -> list[Example]:
-    return [Example(id=row.id, text=str(row.pair), pair=row.text, label=row.label) for row in rows]
 
 
 def _file(out: Path, task: str, seed: int) -> Path:

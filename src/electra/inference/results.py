@@ -190,11 +190,8 @@ class Scores(Sequence[TextScore]):
     def __len__(self) -> int:
         return len(self.texts)
 
-    def __str__(self) -> str:
-        return text_table(*self._table())
-
     def __repr__(self) -> str:
-        return str(self)
+        return text_table(*self._table())
 
     def _repr_html_(self) -> str:
         return html_table(*self._table())
@@ -221,11 +218,8 @@ class Predictions(Sequence[Prediction]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __str__(self) -> str:
-        return text_table(*self._table())
-
     def __repr__(self) -> str:
-        return str(self)
+        return text_table(*self._table())
 
     def _repr_html_(self) -> str:
         return html_table(*self._table())

@@ -9,31 +9,25 @@ encoder first loses what it knows.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from electra.checkpoint import store
-from electra.config.load import adjust, load, to_toml
+from electra.config.load import adjust, load
 from electra.config.schema import Config
 from electra.errors import CheckpointError, ConfigError
-from electra.fsio import commit_dir
 from electra.interop import huggingface
 from electra.interop.bundled import bundled_folder
 from electra.interop.hub import local_folder
 from electra.interop.names import Tensors
 from electra.interop.tensor_bundle import checkpoint_prefix
-from electra.interop.transfer import read_pair, require_free
-from electra.manifest import commit_files, sums_below
+from electra.interop.transfer import CONFIG, TOKENIZER, read_pair, require_free, write_start
 from electra.model.cost import parameters
 from electra.model.electra import build_model
 from electra.ops.dispatch import host_ops
 from electra.progress import say
 from electra.tokenizer.codec import Tokenizer
-from electra.train.loop import Position
 
-CONFIG, TOKENIZER = "config.toml", "tokenizer"
 GENTLER = 20  # times lower than the model's own rate
 WARMUP_SHARE = 0.1
 
@@ -72,13 +66,7 @@ def continue_from(
     begins = "generator" in parameters(config).parts and not any(name.startswith("generator.") for name in tensors)
     config = adjust(continued(config, gentler=1 if begins else GENTLER), file=file, overrides=overrides)
     whole, fresh = _complete(config, tensors, model)
-    zeros = {name: torch.zeros_like(tensor) for name, tensor in whole.items()}
-    with commit_dir(out) as aside:
-        tokenizer.save(aside / TOKENIZER)
-        commit_files(aside, {CONFIG: to_toml(config).encode()}, others=sums_below(aside, TOKENIZER))
-        start = Position(total_steps=None if config.train.max_minutes else config.train.steps)
-        groups = {"model": whole, "average": zeros, "square": zeros}
-        store.save(aside, step=0, tensors=groups, state=asdict(start), keep=1)
+    write_start(out, config=config, tensors=whole, tokenizer=tokenizer)
     parts = sorted({name.partition(".")[0] for name in fresh})
     length = f"{config.train.max_minutes:g} minutes" if config.train.max_minutes else f"{config.train.steps:,} steps"
     say(

@@ -24,7 +24,7 @@ from electra.model.encoder import discriminator_shape, generator_shape
 from electra.tokenizer.codec import CONFIG_FILE, Tokenizer
 from electra.train.loop import Position
 
-README = "README.md"
+CONFIG, TOKENIZER, README = "config.toml", "tokenizer", "README.md"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,14 +79,19 @@ def import_model(path: Path, out: Path, *, generator: Path | None = None) -> Imp
     """
     require_free(out)
     pair = read_pair(path, generator)
-    zeros = {name: torch.zeros_like(tensor) for name, tensor in pair.tensors.items()}
-    with commit_dir(out) as aside:
-        pair.tokenizer.save(aside / "tokenizer")
-        commit_files(aside, {"config.toml": to_toml(pair.config).encode()}, others=sums_below(aside, "tokenizer"))
-        groups = {"model": pair.tensors, "average": zeros, "square": zeros}
-        start = Position(total_steps=None if pair.config.train.max_minutes else pair.config.train.steps)
-        store.save(aside, step=0, tensors=groups, state=asdict(start), keep=1)
+    write_start(out, config=pair.config, tensors=pair.tensors, tokenizer=pair.tokenizer)
     return Imported(config=pair.config, tensors=len(pair.tensors), missing=pair.missing, unused=pair.unused)
+
+
+def write_start(out: Path, *, config: Config, tensors: Tensors, tokenizer: Tokenizer) -> None:
+    """Make a run folder at step 0: these weights, and Adam averages of zeros."""
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    with commit_dir(out) as aside:
+        tokenizer.save(aside / TOKENIZER)
+        commit_files(aside, {CONFIG: to_toml(config).encode()}, others=sums_below(aside, TOKENIZER))
+        start = Position(total_steps=None if config.train.max_minutes else config.train.steps)
+        groups = {"model": tensors, "average": zeros, "square": zeros}
+        store.save(aside, step=0, tensors=groups, state=asdict(start), keep=1)
 
 
 def read_pair(path: Path, generator: Path | None = None) -> Pair:

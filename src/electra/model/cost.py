@@ -198,12 +198,6 @@ def stage_flops_per_token(config: Config) -> tuple[float, ...]:
     return sum(share * _train(networks, rules[networks], alone=True) for networks, share in shares.items()), together
 
 
-def paper_flops_per_token(config: Config) -> float:
-    """FLOPs of training on one token in the paper's convention; of two stages or lengths, the mean."""
-    cost = train_flops(config)
-    return cost.paper / cost.tokens
-
-
 def paper_infer_flops(model: ModelConfig, *, length: int = INFERENCE_LENGTH) -> float:
     """FLOPs of classifying one sequence of `length` tokens, in the paper's convention."""
     shape = discriminator_shape(model)

@@ -35,11 +35,10 @@ from electra.model.heads import MaskedHead
 from electra.objective.base import Evaluation, Outcome
 from electra.objective.generators import Samples, TwoTowerGenerator, corrupt, evaluate_generator
 from electra.objective.rtd import discriminator_logits
-from electra.ops import Ops
+from electra.ops import NEVER, Ops
 from electra.ops.reference.linear_cross_entropy import pad_vocabulary
 
 CHUNK_ROWS = 4096  # positions that meet the vocabulary together: 0.5 GB of fp32 numbers at 30,522 entries
-NEVER = -1e4  # the logit of a token that is never sampled
 
 
 class Noised(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -137,18 +138,9 @@ def _rtd(config: Config, resources: Resources) -> Objective:
     return Contrastive(rtd=rtd) if config.objective.contrastive_weight else rtd
 
 
-def _replace_mlm(config: Config, resources: Resources) -> Objective:
-    return ReplaceMLM(
-        weights=config.objective,
-        masking=config.masking,
-        special=resources.special,
-        generator=build_generator(config, resources),
-        ops=resources.ops,
-    )
-
-
-def _all_tokens_mlm(config: Config, resources: Resources) -> Objective:
-    return AllTokensMLM(
+def _vocabulary(config: Config, resources: Resources, *, of: type[ReplaceMLM | AllTokensMLM]) -> Objective:
+    """An objective whose main network predicts tokens of a corrupted text."""
+    return of(
         weights=config.objective,
         masking=config.masking,
         special=resources.special,
@@ -172,8 +164,8 @@ def _electric(config: Config, resources: Resources) -> Objective:
 OBJECTIVES: dict[str, Callable[[Config, Resources], Objective]] = {
     "rtd": _rtd,
     "rtd-15": _rtd,
-    "replace-mlm": _replace_mlm,
-    "all-tokens-mlm": _all_tokens_mlm,
+    "replace-mlm": partial(_vocabulary, of=ReplaceMLM),
+    "all-tokens-mlm": partial(_vocabulary, of=AllTokensMLM),
     "electric": _electric,
     "mlm": _mlm,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from electra.errors import DataError
 from electra.finetune.evaluation_file import EVALUATION, read_evaluation
@@ -14,28 +13,7 @@ from electra.finetune.seed_folder import CURVE, RESULTS, read_curve, seed_folder
 from electra.finetune.task_results import Suite
 from electra.records import read_record
 from electra.report.reading import Points, name_of
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClassRow:
-    """How well one label is found, in percent, and its rows."""
-
-    label: str
-    precision: float
-    recall: float
-    f1: float
-    support: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wrong:
-    """A row with a wrong prediction, and how sure the model was of it."""
-
-    text: str
-    pair: str | None = None
-    label: Any = None
-    prediction: Any = None
-    probability: float | None = None
+from electra.tasks.details import ClassRow, Wrong
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

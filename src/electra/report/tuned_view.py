@@ -15,8 +15,9 @@ from electra.report.paper_points import PAPER
 from electra.report.plots import SERIES, Baseline, Chart, Line, line_chart
 from electra.report.reading import Run, name_of
 from electra.report.subjects import Tried
-from electra.report.tuned import Evaluation, SeedCurve, Tuned, Wrong
+from electra.report.tuned import Evaluation, SeedCurve, Tuned
 from electra.reproduce.comparison_table import named
+from electra.tasks.details import Wrong
 
 MOST_ERRORS = 20
 MOST_LABELS = 30

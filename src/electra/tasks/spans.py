@@ -1,7 +1,7 @@
 """Answers from the scores of start and end tokens; an answer is an exact slice of the passage.
 
 Shapes: N windows, K beam (start tokens a window, and end tokens a start). The head scores starts by log-softmax over
-the positions that `answer_mask` allows (the others get -1000), ends likewise given each of the K starts.
+[CLS], the context and the last [SEP] (other positions get -1000), ends likewise given each of the K starts.
 """
 
 from __future__ import annotations
@@ -69,13 +69,6 @@ def span_scores(outputs: HeadOutputs) -> SpanScores:
         end_at_NKK=arrays["end_at"],
         impossible_N=arrays["null"],
     )
-
-
-def answer_mask(lengths: NDArray[np.integer], a_lengths: NDArray[np.integer], *, width: int) -> NDArray[np.bool_]:
-    """(N, width): the positions a start or end may take: [CLS], the context and the last [SEP]."""
-    at = np.arange(width)
-    allowed: NDArray[np.bool_] = (at == 0) | ((at >= a_lengths[:, None]) & (at < lengths[:, None]))
-    return allowed
 
 
 def decode(

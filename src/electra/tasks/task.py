@@ -45,8 +45,3 @@ class Task:
     def choice(self) -> str:
         """The metric that chooses weights and ends training."""
         return self.chosen_by or self.metric
-
-    def subset_note(self, split: str, rows: int) -> str:
-        """`46,000 of 363,846 official rows` where a split is not the published one, otherwise an empty string."""
-        official = self.official_rows.get(split)
-        return "" if official is None or rows == official else f"{rows:,} of {official:,} official rows"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any
 
 from electra.errors import CheckpointError, DataError
-from electra.fsio import open_file, read_bytes, write_atomic
+from electra.fsio import finite, open_file, read_bytes, write_atomic
 from electra.jsontext import parse_json
 from electra.manifest import FileSum
 from electra.progress import scaled
@@ -93,17 +92,7 @@ def _is_ours(line: dict[str, Any]) -> bool:
 
 
 def _encode(value: dict[str, Any]) -> bytes:
-    tidy = {k: _finite(v) for k, v in value.items()}
-    return (json.dumps(tidy, ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-def _finite(value: Any) -> Any:
-    """NaN and infinity are not JSON: they become null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return value
+    return (json.dumps(finite(value), ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def status(line: dict[str, float | None]) -> str:

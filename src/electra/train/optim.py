@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Protocol
 
 import torch
@@ -117,33 +116,35 @@ def scales(optim: OptimConfig, generator: GeneratorConfig) -> Callable[[str], fl
 
 def make_update(master: Master, optim: OptimConfig, generator: GeneratorConfig, *, ops: Ops) -> Update:
     """The update of a pre-training run, over a master made with its `scales`."""
-    apart = master.parts(_generates) if generator.clip else []
-    if optim.matrices == "adamw":
-        return Update(master, optim, ops=ops, apart=(apart, generator.clip), ema=optim.ema)
-    muon = partial(
-        Muon,
-        master,
-        scale=lambda name: _share(name, generator),
-        beta1=optim.beta1,
-        weight_decay=optim.weight_decay,
-        by_row=optim.matrices == "normuon",
-    )
+    apart = master.parts(generates) if generator.clip else []
+
+    def muon(lr: Tensor) -> Muon:
+        return Muon(
+            master,
+            lr=lr,
+            scale=lambda name: _share(name, generator),
+            beta1=optim.beta1,
+            weight_decay=optim.weight_decay,
+            by_row=optim.matrices == "normuon",
+        )
+
     return Update(
         master,
         optim,
         ops=ops,
         apart=(apart, generator.clip),
         ema=optim.ema,
-        muon=lambda lr: muon(lr=lr),
+        muon=None if optim.matrices == "adamw" else muon,
     )
 
 
-def _generates(name: str) -> bool:
+def generates(name: str) -> bool:
+    """Whether a parameter, or a part of the model, is the generator's, by its name."""
     return name.startswith("generator")
 
 
 def _share(name: str, generator: GeneratorConfig) -> float:
-    return generator.lr_scale if _generates(name) else 1.0
+    return generator.lr_scale if generates(name) else 1.0
 
 
 def _between(parts: list[slice], end: int) -> list[slice]:

@@ -21,6 +21,7 @@ from electra.model.encoder import Encoder
 from electra.objective.base import Objective
 from electra.objective.registry import Resources, build_stages
 from electra.train.loop import Position
+from electra.train.optim import generates
 from electra.train.state import Master, Weights
 
 
@@ -65,14 +66,14 @@ def plan_stages(config: Config, resources: Resources) -> tuple[Stage, ...]:
             objective=objectives[0],
             flops_per_token=flops[0],
             title="the generator alone",
-            trains=_generates,
+            trains=generates,
             left=second,
         ),
         Stage(
             objective=objectives[1],
             flops_per_token=flops[1],
             title="the discriminator, with the generator frozen",
-            trains=lambda part: not _generates(part),
+            trains=lambda part: not generates(part),
             begin=lambda model: begin_discriminator(
                 model, config.generator, from_generator=config.train.start_from_generator
             ),
@@ -143,10 +144,6 @@ class StageWeights:
         for weights in (self.master, self._fixed):
             if weights is not None:
                 weights.release()
-
-
-def _generates(part: str) -> bool:
-    return part.startswith("generator")
 
 
 def _aiming(position: Position, further: int) -> Position:
