@@ -11,7 +11,7 @@ import pytest
 import task_files
 import torch
 import torch.nn.functional as F
-from tiny_tuning import MINI, PLAIN, tiny_base, toy
+from tiny_tuning import MINI, PLAIN, healthy, tiny_base, toy
 
 from electra.batches.sequences import unpack
 from electra.config.load import adjust
@@ -57,7 +57,7 @@ def test_patience_ends_training_and_the_best_weights_stay(scores: list[float], s
         seen[one.step] = next(tuned.parameters()).detach().clone()
         return next(values)
 
-    (ended,) = train_together([one], evaluate=metric, stop=Stop())
+    (ended,) = train_together([one], evaluate=healthy(metric), stop=Stop())
     assert (ended.step, ended.best_step) == (steps, best) and ended.out_of_patience == (steps < 20)
     assert torch.equal(next(ended.network.parameters()).detach(), seen[best])
 
@@ -72,7 +72,7 @@ def test_the_weights_are_the_average_over_the_second_half_of_the_steps() -> None
             return 0.0
 
         one, _ = trial([], select=select, eval_every=1, lr=1e-2)
-        (ended,) = train_together([one], evaluate=metric, stop=Stop())
+        (ended,) = train_together([one], evaluate=healthy(metric), stop=Stop())
         return ended
 
     trained("last")
@@ -89,7 +89,7 @@ def test_a_seed_that_goes_on_remembers_its_patience(tmp_path: Path) -> None:
     scores = [10.0, 20.0, 19.0, 18.0, 17.0, 99.0]
     whole, _ = trial(scores, patience=3, select="best")
     values = iter(scores)
-    list(train_together([whole], evaluate=lambda tuned: next(values), stop=Stop()))
+    list(train_together([whole], evaluate=healthy(lambda tuned: next(values)), stop=Stop()))
     first, _ = trial(scores, patience=3, select="best")
     kept, values, stop = Unfinished(tmp_path, {}), iter(scores), Stop()
 
@@ -97,10 +97,14 @@ def test_a_seed_that_goes_on_remembers_its_patience(tmp_path: Path) -> None:
         stop.reason = "SIGTERM" if done == 7 else ""
 
     with pytest.raises(Exception, match="stopped by SIGTERM"):
-        list(train_together([first], evaluate=lambda tuned: next(values), stop=stop, save=kept.save, on_step=ask))
+        list(
+            train_together(
+                [first], evaluate=healthy(lambda tuned: next(values)), stop=stop, save=kept.save, on_step=ask
+            )
+        )
     second, _ = trial(scores, patience=3, select="best")
     kept.load(second)
-    list(train_together([second], evaluate=lambda tuned: next(values), stop=Stop()))
+    list(train_together([second], evaluate=healthy(lambda tuned: next(values)), stop=Stop()))
     assert (second.step, second.best_step) == (whole.step, whole.best_step) == (10, 4)
     assert all(torch.equal(value, whole.weights()[name]) for name, value in second.weights().items())
 
@@ -113,7 +117,11 @@ def test_patience_needs_evaluations() -> None:
 def test_the_bar_has_a_loss_from_the_first_step() -> None:
     one, _ = trial([], eval_every=0, log_every=50)
     losses: list[float] = []
-    list(train_together([one], evaluate=lambda tuned: 0.0, stop=Stop(), on_step=lambda done, loss: losses.append(loss)))
+    list(
+        train_together(
+            [one], evaluate=healthy(lambda tuned: 0.0), stop=Stop(), on_step=lambda done, loss: losses.append(loss)
+        )
+    )
     assert len(losses) == 20 and all(math.isfinite(loss) for loss in losses)
     assert [step for step, _ in one.curve.losses] == [20], "the curve has whole means only"
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_tuning import MINI, PLAIN, STILL, adamw, beside_transformers, tiny_base, toy
+from tiny_tuning import MINI, PLAIN, STILL, adamw, beside_transformers, healthy, tiny_base, toy
 from torch import Tensor
 
 from electra.batches.loader import EXTRA_COLUMNS
@@ -42,7 +42,7 @@ def trial(
 
 
 def trained(*trials: Trial, metric: Any = lambda tuned: 0.0, stop: Stop | None = None) -> list[Trial]:
-    return list(train_together(trials, evaluate=metric, stop=stop or Stop()))
+    return list(train_together(trials, evaluate=healthy(metric), stop=stop or Stop()))
 
 
 def weights(one: Trial) -> Weights:

@@ -11,7 +11,7 @@ from tiny_tuning import MINI, PLAIN, tiny_base, toy
 
 from electra.errors import Resumable
 from electra.finetune.task_model import HeadSpec, TaskModel
-from electra.finetune.trainer import Evaluate, Trial, train_together
+from electra.finetune.trainer import Evaluate, Evaluated, Trial, train_together
 from electra.finetune.unfinished import Unfinished
 from electra.train.interrupt import Stop
 
@@ -36,8 +36,8 @@ def test_a_trial_goes_on_where_another_stood(kind: str, select: str, tmp_path: P
     def made() -> Trial:
         return Trial(base.embeddings, base.encoder, spec, features, config=config, seed=2, pad_id=0, device=device)
 
-    def metric(tuned: TaskModel) -> float:
-        return -float(tuned.head.out.weight.detach().float().abs().sum())  # type: ignore[union-attr]
+    def metric(tuned: TaskModel) -> Evaluated:
+        return Evaluated(-float(tuned.head.out.weight.detach().float().abs().sum()), stuck=False)  # type: ignore[union-attr]
 
     whole = made()
     train_to_the_end(whole, metric)

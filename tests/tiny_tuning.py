@@ -15,6 +15,8 @@ from torch import Tensor
 from electra.config.finetune import FinetuneConfig
 from electra.config.schema import ModelConfig
 from electra.finetune.pretrained import Pretrained
+from electra.finetune.task_model import TaskModel
+from electra.finetune.trainer import Evaluate, Evaluated
 from electra.interop import huggingface, settings
 from electra.interop.network import Network, build
 from electra.model.electra import initialise
@@ -50,6 +52,11 @@ def tiny_base(config: ModelConfig = STILL, *, seed: int = 0) -> Pretrained:
         config=config,
         length=24,
     )
+
+
+def healthy(metric: Callable[[TaskModel], float]) -> Evaluate:
+    """A metric whose network is never stuck."""
+    return lambda network: Evaluated(metric(network), stuck=False)
 
 
 def beside_transformers(folder: Path, config: ModelConfig = STILL) -> tuple[Any, Pretrained]:

@@ -12,6 +12,7 @@ AT_LEAST = {
     "weight_decay": 0,
     "eval_every": 0,
     "patience": 0,
+    "restarts": 0,
     "hold_out_seed": 0,
     "log_every": 1,
     "max_train_rows": 0,
@@ -22,7 +23,14 @@ AT_LEAST = {
     "beam": 1,
     "n_best": 1,
 }
-AT_MOST = {"batch_size": 1 << 20, "length": 1 << 20, "epochs": 1 << 20, "n_best": 1 << 20, "beam": 1 << 20}
+AT_MOST = {
+    "restarts": 10,
+    "batch_size": 1 << 20,
+    "length": 1 << 20,
+    "epochs": 1 << 20,
+    "n_best": 1 << 20,
+    "beam": 1 << 20,
+}
 ABOVE = {"lr": 0, "epochs": 0, "clip": 0, "eps": 0, "cosine_scale": 0}
 SHARES = {
     "layer_decay": (False, True),

@@ -84,6 +84,7 @@ def settings_for_rows(
         eval_every=min(steps, max(EVALUATE_FROM, steps // EVALUATIONS)),
         select="best",
         patience=PATIENCE,
+        restarts=1,
         class_weights="auto",
         log_every=10,
     )

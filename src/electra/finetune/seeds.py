@@ -16,9 +16,10 @@ from electra.finetune.class_weights import class_weights
 from electra.finetune.head_outputs import head_outputs
 from electra.finetune.pretrained import Pretrained, check_length
 from electra.finetune.task_model import HeadSpec, TaskModel
-from electra.finetune.trainer import Curve, Evaluate, Trial, train_together
+from electra.finetune.trainer import Curve, Evaluate, Evaluated, Trial, train_together
 from electra.finetune.unfinished import Unfinished
 from electra.ops.dispatch import select
+from electra.progress import say
 from electra.tasks.details import Details
 from electra.tasks.rows import Features, HeadOutputs
 from electra.tasks.task_data import Predictions, TaskData
@@ -108,7 +109,9 @@ def run_seeds(
         def count(done: int, loss: float, *, before: int = before, total: int = total) -> None:
             on_step(before + done, total, loss)
 
-        for trial in train_together(trials, evaluate=evaluate, stop=stop, save=save, on_step=count):
+        for trial in train_together(
+            trials, evaluate=evaluate, stop=stop, save=save, on_step=count, on_restart=_say_restart
+        ):
             yield _seed_run(trial, data, outputs)
         before += sum(trial.step for trial in trials)
 
@@ -152,13 +155,19 @@ def _dev_metric(data: TaskData, outputs: _Outputs, *, on_evaluation: Callable[[f
     """The task's metric on its first labelled split, as a function of the network."""
     split = next(split for split in data.eval_splits.values() if split.evaluate is not None)
 
-    def evaluate(network: TaskModel) -> float:
+    def evaluate(network: TaskModel) -> Evaluated:
         assert split.evaluate is not None
-        score = split.evaluate(outputs(network, split.features)).scores[data.task.choice]
+        found = split.evaluate(outputs(network, split.features))
+        score = found.scores[data.task.choice]
         on_evaluation(score)
-        return score
+        return Evaluated(score, found.stuck)
 
     return evaluate
+
+
+def _say_restart(trial: Trial) -> None:
+    after = f"after {trial.step:,} of {trial.steps:,} steps"
+    say(f"seed {trial.seed} gives one answer to every row {after}: it begins again at half the rate")
 
 
 def _seed_run(trial: Trial, data: TaskData, outputs: _Outputs) -> SeedRun:

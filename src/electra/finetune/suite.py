@@ -207,6 +207,7 @@ def _require_same(done: TaskResult, base: Pretrained, data: TaskData, config: Fi
         "span_head": "joint",
         "frozen_layers": 0,
         "patience": 0,
+        "restarts": 0,
         "class_weights": "off",
         "hold_out": 0.0,
         "hold_out_seed": 0,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,8 +41,15 @@ SAVE_SHARE = 0.02  # of the time, at most, goes into saving
 BEST, MEAN = "best", "mean"
 FIRST_LOOKS = (1, 5, 10, 20)  # steps after which the loss is looked at too, so that a bar shows one at once
 
-Evaluate = Callable[[TaskModel], float]
-"""The network's metric on the dev set; higher is better."""
+
+class Evaluated(NamedTuple):
+    """The network's metric on the dev set, higher is better, and whether it gives one answer to every row."""
+
+    score: float
+    stuck: bool
+
+
+Evaluate = Callable[[TaskModel], Evaluated]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +73,10 @@ class TrialState:
     losses: list[list[float]]
     evaluations: list[list[float]]
     best: float | None
+    restarts: int = 0
+    """How often it has begun again."""
+    stuck: bool = True
+    """Whether every evaluation since it began found one answer to every row."""
 
     def __post_init__(self) -> None:
         if len(self.totals) != 3 or any(len(point) != 2 for point in (*self.losses, *self.evaluations)):
@@ -124,6 +135,9 @@ class Trial:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._best: tuple[float, Tensor] | None = None
         self._mean: Tensor | None = None
+        self._start = self._master.weights.clone() if config.restarts else None
+        self._stuck = True
+        self.restarts = 0
         self.step = 0
         self.seconds = 0.0
         self.curve = Curve(losses=[], evaluations=[])
@@ -145,6 +159,8 @@ class Trial:
             losses=[list(point) for point in self.curve.losses],
             evaluations=[list(point) for point in self.curve.evaluations],
             best=self._best[0] if self._best is not None else None,
+            restarts=self.restarts,
+            stuck=self._stuck,
         )
 
     def go_on(self, tensors: dict[str, dict[str, Tensor]], state: TrialState) -> None:
@@ -156,6 +172,7 @@ class Trial:
                 self._best = (state.best, tensors[BEST]["weights"].to(self.device))
             self._mean = tensors[MEAN]["weights"].to(self.device) if MEAN in tensors else None
         self.step, self.seconds = state.step, state.seconds
+        self.restarts, self._stuck = state.restarts, state.stuck
         self.curve.losses[:] = [(int(step), loss) for step, loss in state.losses]
         self.curve.evaluations[:] = [(int(step), score) for step, score in state.evaluations]
         self._batches = self._batches_from(first=state.step)
@@ -164,6 +181,24 @@ class Trial:
     def ended(self) -> bool:
         """Whether every step is done, or the dev metric has not become better for as long as `patience` says."""
         return self.step == self.steps or self.out_of_patience
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether half of its steps have left it with one answer to every row, and it may still begin again."""
+        evaluated = bool(self.curve.evaluations)
+        return self._stuck and evaluated and 2 * self.step >= self.steps and self.restarts < self.config.restarts
+
+    def begin_again(self) -> None:
+        """Begin anew at half the rate, from the weights and with the batches of before."""
+        assert self._start is not None
+        self._put(self._start)
+        self._master.average.zero_()
+        self._master.square.zero_()
+        self._totals.zero_()
+        self._best, self._mean, self._stuck = None, None, True
+        self.curve = Curve(losses=[], evaluations=[])
+        self._batches = self._batches_from()
+        self.restarts, self.step = self.restarts + 1, 0
 
     @property
     def out_of_patience(self) -> bool:
@@ -183,7 +218,7 @@ class Trial:
 
     def advance(self) -> None:
         """Do one step."""
-        self._update.lr.fill_(learning_rate(self.step, optim=self._schedule, total=self.steps))
+        self._update.lr.fill_(learning_rate(self.step, optim=self._schedule, total=self.steps) / 2**self.restarts)
         rows, targets = self._moved(next(self._batches))
         if not self._capture:
             self._work(rows, targets)
@@ -222,7 +257,8 @@ class Trial:
         Saves the weights where they are the best so far and `select` is `best`.
         """
         with self._mean_in_place():
-            score = evaluate(self.network)
+            score, stuck = evaluate(self.network)
+        self._stuck = self._stuck and stuck
         self.curve.evaluations.append((self.step, score))
         if self.config.select == "best" and score == score and (self._best is None or score > self._best[0]):
             self._best = (score, self._master.weights.clone())
@@ -296,10 +332,12 @@ def train_together(
     stop: Stop,
     save: Callable[[Trial], None] = lambda trial: None,
     on_step: Callable[[int, float], None] = lambda done, loss: None,
+    on_restart: Callable[[Trial], None] = lambda trial: None,
 ) -> Iterator[Trial]:
     """Train the trials in turn, one step each, and give each trial when it is done.
 
-    `on_step` is called with the steps done over all trials, and a recent loss. Every minute, and when a stop is asked
+    `on_step` is called with the steps done over all trials, and a recent loss, `on_restart` with a trial that is stuck
+    before it begins again. Every minute, and when a stop is asked
     for, `save` is called with each trial that is not done; a stop then raises `Resumable`.
     """
     done, loss = sum(trial.step for trial in trials), float("nan")
@@ -322,6 +360,10 @@ def train_together(
                 ends, every = trial.step == trial.steps, trial.config.eval_every
                 if every and (ends or trial.step % every == 0):
                     trial.evaluate(evaluate)
+                    if trial.is_stuck:
+                        done -= trial.step
+                        on_restart(trial)
+                        trial.begin_again()
                     ends = trial.ended
                 if ends or trial.step % trial.config.log_every == 0:
                     loss = trial.read_loss()

@@ -1,0 +1,110 @@
+"""A seed that gives one answer to every row begins again at half the rate."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_tuning import MINI, PLAIN, tiny_base, toy
+
+from electra.config.finetune import FinetuneConfig
+from electra.errors import Resumable
+from electra.finetune.paper_settings import settings, settings_for_rows
+from electra.finetune.task_model import HeadSpec, TaskModel
+from electra.finetune.trainer import Evaluate, Evaluated, Trial, train_together
+from electra.finetune.unfinished import Unfinished
+from electra.train.interrupt import Stop
+
+CONFIG = replace(PLAIN, epochs=2.0, eval_every=3, select="average", restarts=1)
+
+
+def made(config: FinetuneConfig) -> Trial:
+    features, labels = toy("classify", 48)
+    base, spec = tiny_base(MINI), HeadSpec(kind="classify", labels=labels, dropout=0.1)
+    device = torch.device("cpu")
+    return Trial(base.embeddings, base.encoder, spec, features, config=config, seed=2, pad_id=0, device=device)
+
+
+def answers(*stuck: bool) -> Evaluate:
+    """A metric of which so many first evaluations are stuck, later ones not."""
+    left = iter(stuck)
+    return lambda network: Evaluated(0.0, stuck=next(left, False))
+
+
+def trained(trial: Trial, metric: Evaluate) -> tuple[dict[str, torch.Tensor], list[int]]:
+    """The weights at the end, and the steps after which it began again."""
+    restarts: list[int] = []
+    (done,) = train_together(
+        [trial], evaluate=metric, stop=Stop(), on_restart=lambda trial: restarts.append(trial.step)
+    )
+    return done.weights(), restarts
+
+
+def test_it_ends_as_one_that_began_at_half_the_rate() -> None:
+    trial = made(CONFIG)
+    assert trial.steps == 12
+    found, restarts = trained(trial, answers(True, True))
+    expected, none = trained(made(replace(CONFIG, lr=CONFIG.lr / 2)), answers())
+    assert restarts == [6] and none == []
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert [step for step, _ in trial.curve.evaluations] == [3, 6, 9, 12], "of the second beginning alone"
+    assert [step for step, _ in trial.curve.losses][-1] == 12
+
+
+@pytest.mark.parametrize("stuck", [[True], [False, True, True, True], []])
+def test_an_evaluation_with_two_answers_is_enough_to_go_on(stuck: list[bool]) -> None:
+    assert trained(made(CONFIG), answers(*stuck))[1] == []
+
+
+def test_it_begins_again_as_often_as_asked() -> None:
+    for restarts in (0, 1, 2):
+        assert trained(made(replace(CONFIG, restarts=restarts)), answers(*[True] * 20))[1] == [6] * restarts
+
+
+@pytest.mark.parametrize("stop_after", [4, 5, 8, 14])
+def test_stopped_in_either_beginning_it_ends_with_the_same_bits(stop_after: int, tmp_path: Path) -> None:
+    whole, _ = trained(made(CONFIG), answers(True, True))
+    stop, kept, asked = Stop(), Unfinished(tmp_path, {}), 0
+
+    def metric(network: TaskModel) -> Evaluated:
+        nonlocal asked
+        asked += 1
+        return Evaluated(0.0, stuck=asked <= 2)
+
+    steps = 0
+
+    def count(done: int, loss: float) -> None:
+        nonlocal steps
+        steps += 1
+        stop.reason = "SIGTERM" if steps == stop_after else stop.reason
+
+    with pytest.raises(Resumable):
+        list(train_together([made(CONFIG)], evaluate=metric, stop=stop, save=kept.save, on_step=count))
+    second = made(CONFIG)
+    kept.load(second)
+    assert second.restarts == (stop_after > 6) and second.step == stop_after - 6 * second.restarts
+    (done,) = train_together([second], evaluate=metric, stop=Stop())
+    assert all(torch.equal(done.weights()[name], whole[name]) for name in whole)
+
+
+def test_rows_of_your_own_have_one_restart_and_glue_none() -> None:
+    paper = settings("classify", "small", kind="classify")
+    assert paper.restarts == 0 == settings("sst2", "small").restarts
+    assert settings_for_rows(paper, 1000, kind="classify").restarts == 1
+
+
+def test_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At an absurd rate both beginnings end with one answer, and both lines say it."""
+    from electra.finetune.task_run import Options, finetune_task
+
+    rows = [{"text": f"{word} {place}", "label": word} for place in range(30) for word in ("good", "bad")]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    options = Options(settings=["lr=0.3", "epochs=4", "device=cpu", "precision=fp32", "eval_every=4"])
+    model = Path("electra:tiny")
+    finetune_task("classify", model=model, out=tmp_path / "out", data=tmp_path / "rows.jsonl", options=options)
+    said = capsys.readouterr().err
+    assert "seed 0 gives one answer to every row after 8 of 12 steps: it begins again at half the rate" in said
+    assert "STUCK" in said
