@@ -54,9 +54,16 @@ def test_it_ends_as_one_that_began_at_half_the_rate() -> None:
     assert [step for step, _ in trial.curve.losses][-1] == 12
 
 
-@pytest.mark.parametrize("stuck", [[True], [False, True, True, True], []])
-def test_an_evaluation_with_two_answers_is_enough_to_go_on(stuck: list[bool]) -> None:
-    assert trained(made(CONFIG), answers(*stuck))[1] == []
+@pytest.mark.parametrize(
+    ("stuck", "again"),
+    [([True], []), ([False, True], []), ([False, True, True], [9]), ([True, False, False, True], [])],
+)
+def test_two_evaluations_in_a_row_decide_from_half_of_the_steps_on(stuck: list[bool], again: list[int]) -> None:
+    assert trained(made(CONFIG), answers(*stuck))[1] == again
+
+
+def test_a_single_evaluation_decides_where_there_is_one() -> None:
+    assert trained(made(replace(CONFIG, eval_every=12)), answers(True))[1] == [12]
 
 
 def test_it_begins_again_as_often_as_asked() -> None:

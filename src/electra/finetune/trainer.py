@@ -38,6 +38,7 @@ GPU_GRAINS = (32, 64)  # lengths are multiples of these: few shapes to capture, 
 LONG = 256
 SAVE_EVERY_S = 60.0  # a kill loses no more
 SAVE_SHARE = 0.02  # of the time, at most, goes into saving
+STUCK_EVALUATIONS = 2  # in a row, that find one answer to every row: such a trial does not recover
 BEST, MEAN = "best", "mean"
 FIRST_LOOKS = (1, 5, 10, 20)  # steps after which the loss is looked at too, so that a bar shows one at once
 
@@ -75,8 +76,8 @@ class TrialState:
     best: float | None
     restarts: int = 0
     """How often it has begun again."""
-    stuck: bool = True
-    """Whether every evaluation since it began found one answer to every row."""
+    stuck: int = 0
+    """Evaluations in a row, up to the last one, that found one answer to every row."""
 
     def __post_init__(self) -> None:
         if len(self.totals) != 3 or any(len(point) != 2 for point in (*self.losses, *self.evaluations)):
@@ -136,7 +137,7 @@ class Trial:
         self._best: tuple[float, Tensor] | None = None
         self._mean: Tensor | None = None
         self._start = self._master.weights.clone() if config.restarts else None
-        self._stuck = True
+        self._stuck = 0
         self.restarts = 0
         self.step = 0
         self.seconds = 0.0
@@ -184,9 +185,9 @@ class Trial:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether half of its steps have left it with one answer to every row, and it may still begin again."""
-        evaluated = bool(self.curve.evaluations)
-        return self._stuck and evaluated and 2 * self.step >= self.steps and self.restarts < self.config.restarts
+        """Whether half of its steps are done, it gives one answer to every row, and may still begin again."""
+        in_a_row = min(STUCK_EVALUATIONS, len(self.curve.evaluations))
+        return self._stuck >= in_a_row > 0 and 2 * self.step >= self.steps and self.restarts < self.config.restarts
 
     def begin_again(self) -> None:
         """Begin anew at half the rate, from the weights and with the batches of before."""
@@ -195,7 +196,7 @@ class Trial:
         self._master.average.zero_()
         self._master.square.zero_()
         self._totals.zero_()
-        self._best, self._mean, self._stuck = None, None, True
+        self._best, self._mean, self._stuck = None, None, 0
         self.curve = Curve(losses=[], evaluations=[])
         self._batches = self._batches_from()
         self.restarts, self.step = self.restarts + 1, 0
@@ -258,7 +259,7 @@ class Trial:
         """
         with self._mean_in_place():
             score, stuck = evaluate(self.network)
-        self._stuck = self._stuck and stuck
+        self._stuck = self._stuck + 1 if stuck else 0
         self.curve.evaluations.append((self.step, score))
         if self.config.select == "best" and score == score and (self._best is None or score > self._best[0]):
             self._best = (score, self._master.weights.clone())
