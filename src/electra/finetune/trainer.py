@@ -338,8 +338,8 @@ def train_together(
     """Train the trials in turn, one step each, and give each trial when it is done.
 
     `on_step` is called with the steps done over all trials, and a recent loss, `on_restart` with a trial that is stuck
-    before it begins again. Every minute, and when a stop is asked
-    for, `save` is called with each trial that is not done; a stop then raises `Resumable`.
+    before it begins again. Every minute, and when a stop is asked for, `save` is called with each trial that is not
+    done; a stop then raises `Resumable`.
     """
     done, loss = sum(trial.step for trial in trials), float("nan")
     began = time.monotonic()
@@ -366,7 +366,7 @@ def train_together(
                         on_restart(trial)
                         trial.begin_again()
                     ends = trial.ended
-                if ends or trial.step % trial.config.log_every == 0:
+                if trial.step and (ends or trial.step % trial.config.log_every == 0):
                     loss = trial.read_loss()
                 elif trial.step in FIRST_LOOKS and trial.step < trial.config.log_every:
                     loss = trial.loss_so_far()
