@@ -68,7 +68,8 @@ def continue_from(
     whole, fresh = _complete(config, tensors, model)
     write_start(out, config=config, tensors=whole, tokenizer=tokenizer)
     parts = sorted({name.partition(".")[0] for name in fresh})
-    length = f"{config.train.max_minutes:g} minutes" if config.train.max_minutes else f"{config.train.steps:,} steps"
+    minutes = config.train.max_minutes
+    length = f"{minutes:g} minute{'s' * (minutes != 1)}" if minutes else f"{config.train.steps:,} steps"
     say(
         f"going on from {model} for {length} at a peak rate of {config.optim.lr:g} (train.max_minutes, optim.lr)"
         + (f"; fresh, because it has none: {', '.join(parts)}" if parts else "")
