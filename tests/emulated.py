@@ -14,7 +14,7 @@ import pytest
 
 from electra.compiled_cache import cache_path
 from electra.ops.cuda import driver
-from electra.ops.cuda.compiler import Kernel
+from electra.ops.cuda.compiler import Kernel, source_of
 from electra.ops.cuda.driver import TmaTiles
 
 EMULATOR = Path(__file__).with_name("emulator.h")
@@ -46,7 +46,7 @@ def compiled(kernel: Kernel, threads: int, *options: str) -> Any:
     No path is part of what it is made from: every checkout of the same sources finds the same library.
     """
     source = (
-        f'#include "{EMULATOR.name}"\n{kernel.source()}\n'
+        f'#include "{EMULATOR.name}"\n{source_of(kernel.file)}\n'
         f'extern "C" void run(int blocks, void** arguments) {{'
         f" launch({kernel.name}, blocks, {threads}, {kernel.shared_bytes}, arguments); }}\n"
     )

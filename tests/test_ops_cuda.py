@@ -20,7 +20,7 @@ from electra.compiled_cache import cache_path, read_code, write_code
 from electra.ops import NEVER
 from electra.ops.cuda import attention, encoder_width64, encoder_width256, gelu_mlp
 from electra.ops.cuda import linear_cross_entropy as cross_entropy
-from electra.ops.cuda.compiler import SOURCES, Kernel
+from electra.ops.cuda.compiler import SOURCES, Kernel, source_of
 
 pytestmark = GPU_MARK
 KERNELS = (
@@ -60,7 +60,7 @@ def ptxas_log(source: str) -> str:
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="needs nvcc")
 def test_kernels_compile_into_registers(kernel: Kernel) -> None:
     """Blocks share a multiprocessor and its registers, and next to nothing spills."""
-    said = ptxas_log(kernel.source())
+    said = ptxas_log(source_of(kernel.file))
     log = said.partition(f"Compiling entry function '{kernel.name}'")[2]  # a source may have several
     registers = re.search(r"Used (\d+) registers", log)
     blocks = kernel.blocks_per_multiprocessor

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import functools
 import re
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,9 +38,10 @@ class Kernel:
     threads: int = 256
     blocks_per_multiprocessor: int = 2
 
-    def source(self) -> str:
-        """The file with its includes in their place, each once: the runtime compiler knows no folders."""
-        return _expanded(f"{self.file}.cu", set())
+
+def source_of(file: str) -> str:
+    """A source with its includes in their place, each once: the runtime compiler knows no folders."""
+    return _expanded(f"{file}.cu", set())
 
 
 def _expanded(name: str, included: set[str]) -> str:
@@ -66,37 +68,65 @@ def missing(device: torch.device | None = None) -> str:
     return "" if 10 * major + minor in architectures else f"the CUDA runtime compiler is too old for sm_{major}{minor}"
 
 
-def compile_kernel(kernel: Kernel, architecture: str) -> bytes:
-    """Machine code of a kernel for an architecture such as `sm_90a`; RuntimeError with the compiler's log."""
+def compile_source(file: str, architecture: str) -> bytes:
+    """Machine code of a source for an architecture such as `sm_90a`; RuntimeError with the compiler's log."""
     library = _compiler()
-    program, name = ctypes.c_void_p(), f"{kernel.name}.cu".encode()
-    source = kernel.source().encode()
-    if library.nvrtcCreateProgram(ctypes.byref(program), source, name, 0, None, None):
-        raise RuntimeError(f"{kernel.name}: the runtime compiler does not start")
+    program, source = ctypes.c_void_p(), source_of(file).encode()
+    if library.nvrtcCreateProgram(ctypes.byref(program), source, f"{file}.cu".encode(), 0, None, None):
+        raise RuntimeError(f"{file}.cu: the runtime compiler does not start")
     options = (ctypes.c_char_p * 1)(f"--gpu-architecture={architecture}".encode())
     failed = library.nvrtcCompileProgram(program, 1, options)
     if failed:
         log = _read(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
-        raise RuntimeError(f"{kernel.name} does not compile for {architecture}:\n{log.decode()}")
+        raise RuntimeError(f"{file}.cu does not compile for {architecture}:\n{log.decode()}")
     code = _read(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
     library.nvrtcDestroyProgram(ctypes.byref(program))
     return code
 
 
+def compile_ahead(device: torch.device) -> None:
+    """Begin to compile every source that the cache lacks, side by side: the first launch waits for its own alone."""
+    architecture, version = _target(device)
+    paths = {_cached(path.stem, architecture, version): path.stem for path in sorted(SOURCES.glob("*.cu"))}
+    lacking = [path for path in paths if path not in _compiling and read_code(path) is None]
+    if not lacking:
+        return
+    pool = ThreadPoolExecutor(len(lacking), thread_name_prefix="electra-compile")
+    _compiling.update({path: pool.submit(_compile, paths[path], architecture, path) for path in lacking})
+    pool.shutdown(wait=False)
+
+
 def machine_code(kernel: Kernel, device: torch.device | int) -> bytes:
-    """A kernel for a GPU, from the cache or compiled and cached."""
+    """The code with a kernel for a GPU: from the cache, from `compile_ahead`, or compiled and cached."""
+    architecture, version = _target(device)
+    path = _cached(kernel.file, architecture, version)
+    if path in _compiling:
+        return _compiling[path].result()
+    code = read_code(path)
+    return _compile(kernel.file, architecture, path) if code is None else code
+
+
+_compiling: dict[Path, Future[bytes]] = {}
+
+
+def _compile(file: str, architecture: str, path: Path) -> bytes:
+    code = compile_source(file, architecture)
+    with contextlib.suppress(OSError):  # a full disk costs seconds at every start, and nothing else
+        write_code(path, code)
+    return code
+
+
+def _target(device: torch.device | int) -> tuple[str, str]:
+    """The architecture that a GPU's code is for, and the compiler's version."""
     properties = torch.cuda.get_device_properties(device)
-    architecture = f"sm_{properties.major}{properties.minor}a"  # `a`: wgmma and the rest that only Hopper has
     major, minor = ctypes.c_int(), ctypes.c_int()
     _compiler().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    stamp = f"{architecture} {major.value}.{minor.value} {kernel.source()}"
-    path = cache_path(kernel.file, stamp, ".cubin")
-    code = read_code(path)
-    if code is None:
-        code = compile_kernel(kernel, architecture)
-        with contextlib.suppress(OSError):  # a full disk costs seconds at every start, and nothing else
-            write_code(path, code)
-    return code
+    # `a`: wgmma and the rest that only Hopper has
+    return f"sm_{properties.major}{properties.minor}a", f"{major.value}.{minor.value}"
+
+
+def _cached(file: str, architecture: str, version: str) -> Path:
+    return cache_path(file, f"{architecture} {version} {source_of(file)}", ".cubin")
 
 
 @functools.cache
