@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from electra import hardware
 from electra.checkpoint import store
 from electra.cli import main
+from electra.config.keys import flatten
 from electra.config.load import load
 from electra.config.schema import Config
 from electra.errors import DataError
@@ -275,6 +276,15 @@ def test_records_are_read_as_written(tmp_path: Path, scored: tuple[Record, str])
         read(path)
 
 
+def headings(page: str) -> list[str]:
+    found = re.findall(r"^### (.+)$", page, re.M)
+    return sorted(re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in found)
+
+
+def linked(page: str) -> list[str]:
+    return sorted(set(re.findall(r"\]\(#([^)]+)\)", page)))
+
+
 def test_the_page_shows_each_record_once(scored: tuple[Record, str]) -> None:
     ours = replace(scored[0], entry="faithful", changes=("optim.lr=0.001", "seed=3"), finetune=(), minutes=10.0)
     plain = replace(ours, scorer="transformers", scores=replace(ours.scores, glue5=99.04))
@@ -287,13 +297,25 @@ def test_the_page_shows_each_record_once(scored: tuple[Record, str]) -> None:
     assert "**99.0**" in rows[0] and rows[2].startswith("| 20 ") and len(rows) == 5, "three scores, two runs"
     assert rows[4].split(" | ")[3:6] == ["", "", "2.500"]
     assert "--minutes 10 --entry faithful optim.lr=0.001 seed=3\n" in shown and "seed 77" not in shown
-    headings = {
-        re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in re.findall(r"^### (.+)$", shown, re.M)
-    }
-    assert set(re.findall(r"\]\(#([^)]+)\)", shown)) == headings and len(headings) == 2
+    assert linked(shown) == headings(shown) and len(headings(shown)) == 2
     drawn = curves([longer, ours, plain])
     assert set(re.findall(r"\(images/records/([^)]+)\)", shown)) == set(drawn) and len(drawn) == 2
     assert all(svg.startswith("<?xml") and "Held-out" in svg for svg in drawn.values())
+
+
+def test_runs_of_many_changed_keys_have_short_names_of_their_own(scored: tuple[Record, str]) -> None:
+    """The list of keys stands in the command alone: a file's name has 255 bytes at most, and a cell less."""
+    keys = [key for key in flatten(Config()) if key.startswith(("model.", "optim.", "train."))]
+    runs = [
+        replace(scored[0], entry="faithful", finetune=(), changes=tuple(f"{key}={value}" for key in keys))
+        for value in ("1", "2")
+    ]
+    saved = replace(runs[0], changes=(*runs[0].changes, "checkpoint.seconds=85", "seed=3"))
+    assert saved.title == runs[0].title and saved.label == f"faithful, {len(keys)} keys changed"
+    shown, drawn = page([*runs, runs[0]]), curves(runs)
+    assert linked(shown) == headings(shown) and len(headings(shown)) == 2
+    assert len(drawn) == 2 and all(len(name) < 100 for name in drawn)
+    assert all(f"{keys[-1]}={value}\n" in shown for value in ("1", "2"))
 
 
 def test_an_empty_page_has_no_figures() -> None:

@@ -100,12 +100,18 @@ class Record:
 
     @property
     def title(self) -> str:
-        """Entry or preset with what was changed; the seed stands elsewhere."""
-        changed = [
-            *(one for one in self.changes if not one.startswith("seed=")),
-            *(f"finetune.{one}" for one in self.finetune),
-        ]
-        return " ".join([self.entry or self.preset, *changed])
+        """Entry or preset with what was changed; the seed stands elsewhere, and how it was saved changes no model."""
+        return " ".join([self.entry or self.preset, *self._changed()])
+
+    @property
+    def label(self) -> str:
+        """The title, or a count where several keys were changed."""
+        changed = self._changed()
+        return self.title if len(changed) < 2 else f"{self.entry or self.preset}, {len(changed)} keys changed"
+
+    def _changed(self) -> list[str]:
+        shown = (one for one in self.changes if not one.startswith(("seed=", "checkpoint.")))
+        return [*shown, *(f"finetune.{one}" for one in self.finetune)]
 
     @property
     def line(self) -> str:

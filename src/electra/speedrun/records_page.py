@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 
 from electra.finetune.task_results import GLUE_5
 from electra.progress import scaled
@@ -50,14 +51,15 @@ def page(records: Sequence[Record]) -> str:
     if not shown:
         return "\n\n".join([*parts, markdown_table(SCORE_COLUMNS, ()), "There is no record yet."]) + "\n"
     runs = list({slug(record): record for record in shown}.values())
-    parts += [markdown_table(SCORE_COLUMNS, map(_scores, shown)), *_notes(shown)]
-    parts += ["## Cost and held-out figures", markdown_table(COST_COLUMNS, map(_cost, runs))]
+    names = _names(runs)
+    parts += [markdown_table(SCORE_COLUMNS, (_scores(record, names) for record in shown)), *_notes(shown, names)]
+    parts += ["## Cost and held-out figures", markdown_table(COST_COLUMNS, (_cost(run, names) for run in runs))]
     if both := _with_both(shown):
         parts += ["## RTD beside MLM", f"![GLUE-5 and the lead of RTD over the minutes]({IMAGES}/{LEAD})"]
         parts += [paragraph for comparison in both for paragraph in lead_page.section(comparison)]
     parts.append("## Runs")
     for record in runs:
-        parts += _run(record)
+        parts += _run(record, names)
     return "\n\n".join(parts) + "\n"
 
 
@@ -71,7 +73,10 @@ def curves(records: Sequence[Record]) -> dict[str, str]:
 
 def slug(record: Record) -> str:
     """A name for a run: the same for all its records, another for another run."""
-    chosen = [f"{record.minutes:g}min", record.title, f"seed{record.seed}", (record.commit or "unknown")[:7]]
+    title = record.title
+    if title != record.label:  # a file's name holds no long list of keys
+        title = f"{record.label} {sha256(title.encode()).hexdigest()[:8]}"
+    chosen = [f"{record.minutes:g}min", title, f"seed{record.seed}", (record.commit or "unknown")[:7]]
     return re.sub(r"[^a-z0-9]+", "-", " ".join(chosen).lower()).strip("-")
 
 
@@ -94,24 +99,24 @@ def _chart(record: Record) -> Chart:
     )
 
 
-def _scores(record: Record) -> tuple[str, ...]:
+def _scores(record: Record, names: Mapping[str, str]) -> tuple[str, ...]:
     scores = record.scores
     tasks = (f"{scores.tasks[name].median:.1f}" for name in GLUE_5)
     glue5 = (f"**{scores.glue5:.1f}**", f"{scores.glue5_std:.1f}")
-    return f"{record.minutes:g}", _link(record), record.text, record.scorer, *glue5, *tasks
+    return f"{record.minutes:g}", _link(record, names), record.text, record.scorer, *glue5, *tasks
 
 
-def _cost(record: Record) -> tuple[str, ...]:
+def _cost(record: Record, names: Mapping[str, str]) -> tuple[str, ...]:
     held_out = (record.held_out.get(name) for name in ("rtd_loss", "rtd_auc", "mlm_loss"))
     return (
-        *(f"{record.minutes:g}", _link(record), f"{record.seconds:.1f}"),
+        *(f"{record.minutes:g}", _link(record, names), f"{record.seconds:.1f}"),
         *("" if value is None else f"{value:.3f}" for value in held_out),
         *(scaled(record.parameters), scaled(record.tokens)),
         *(f"{record.flops_real:.2e}", f"{record.flops_paper:.2e}"),
     )
 
 
-def _run(record: Record) -> list[str]:
+def _run(record: Record, names: Mapping[str, str]) -> list[str]:
     started = f"--entry {record.entry}" if record.entry else f"--preset {record.preset}"
     changes = " ".join(["", *record.changes])
     finetune = " ".join(["", *record.finetune])
@@ -120,7 +125,7 @@ def _run(record: Record) -> list[str]:
         f"electra speedrun score --run RUN --glue GLUE{finetune}",
     ]
     return [
-        f"### {_name(record)}",
+        f"### {names[slug(record)]}",
         "```\n" + "\n".join(commands) + "\n```",
         f"Commit `{record.commit or 'unknown'}`, {record.device}, {record.steps:,} steps, seed {record.seed}.\n"
         f"Data `{record.data_sha256[:12]}`.",
@@ -128,15 +133,22 @@ def _run(record: Record) -> list[str]:
     ]
 
 
-def _notes(records: Iterable[Record]) -> list[str]:
-    notes = [f"- {_name(record)}, {record.scorer}: {note}" for record in records for note in record.scores.notes]
+def _notes(records: Iterable[Record], names: Mapping[str, str]) -> list[str]:
+    notes = [f"- {names[slug(record)]}, {record.scorer}: {note}" for record in records for note in record.scores.notes]
     return ["\n".join(notes)] if notes else []
 
 
-def _name(record: Record) -> str:
-    return f"{record.minutes:g} minutes, {record.title}, seed {record.seed}"
+def _names(runs: Iterable[Record]) -> dict[str, str]:
+    """What each run is called on the page, by its slug: a number tells apart what would be called the same."""
+    names: dict[str, str] = {}
+    for run in runs:
+        name = f"{run.minutes:g} minutes, {run.label}, seed {run.seed}"
+        same = sum(other.partition(" (")[0] == name for other in names.values())
+        names[slug(run)] = f"{name} ({same + 1})" if same else name
+    return names
 
 
-def _link(record: Record) -> str:
-    anchor = re.sub(r"[^\w\- ]", "", _name(record).lower()).replace(" ", "-")
-    return f"[{record.title}, seed {record.seed}](#{anchor})"
+def _link(record: Record, names: Mapping[str, str]) -> str:
+    name = names[slug(record)]
+    anchor = re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-")
+    return f"[{name.partition(', ')[2]}](#{anchor})"
