@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import statistics
 import time
@@ -113,7 +114,7 @@ def test_minutes_are_what_was_asked_for(run: Path) -> None:
     config = load(file=run / "config.toml")
     assert config.train.max_minutes == 0.01 and config.train.steps == 10**9
     claim = read_json(run / "speedrun.json")
-    assert claim["entry"] is None and claim["minutes"] == 0.01
+    assert claim["entry"] is None
     assert "seed=3" in claim["changes"] and not any(one.startswith(("train.max", "preset")) for one in claim["changes"])
 
 
@@ -138,7 +139,7 @@ def test_a_folder_is_one_speedrun(run: Path, data: Path, tmp_path: Path) -> None
     assert other.exit_code == 2 and "train.max_minutes 0.01 -> 0.02" in other.output
     entry = electra("speedrun", "train", "--data", data, "--out", run, "--minutes", "0.01", "--entry", "bert")
     assert entry.exit_code == 2 and "holds another entry" in entry.output
-    assert read_json(run / "speedrun.json")["minutes"] == 0.01
+    assert load(file=run / "config.toml").train.max_minutes == 0.01
     plain = tmp_path / "plain"
     assert electra(*tiny_runs.command(data, plain, "train.steps=5")).exit_code == 0
     mixed = electra(*train(data, plain, 0.01))
@@ -216,6 +217,20 @@ def test_the_record_has_every_figure(run: Path, scored: tuple[Record, str]) -> N
     assert record.seconds == round(elapsed_seconds(run), 1)
     assert line.startswith(f"GLUE-5 {record.scores.glue5:.2f} (mean ") and line.count("\n") == 1
     assert "commit c0ffee" in line and f"rtd_auc {last['eval/rtd_auc']:.4f}" in line and "tiny model.layers=2" in line
+
+
+def test_a_run_that_was_lengthened_says_so(run: Path, data: Path, scored: tuple[Record, str], tmp_path: Path) -> None:
+    """Its record is of the minutes that it has now, which those before did not know of."""
+    longer = shutil.copytree(run, tmp_path / "longer", ignore=shutil.ignore_patterns("scores", "records.jsonl"))
+    done = electra("pretrain", "--resume", longer, "--data", data, "train.max_minutes=0.02")
+    assert done.exit_code == 0, done.output
+    found = scoring.record_of(longer, scored[0].scores, purpose="report")
+    assert (found.minutes, found.changes) == (0.02, scored[0].changes)
+    assert found.scores.notes == (
+        *scored[0].scores.notes,
+        f"lengthened from 0.01 to 0.02 minutes at step {scored[0].steps}",
+    )
+    assert found.scores.notes[-1] in found.line
 
 
 def test_scoring_again_runs_and_records_nothing(run: Path, glue: Path, scored: tuple[Record, str]) -> None:

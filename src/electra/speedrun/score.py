@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Literal
@@ -83,15 +84,20 @@ def record_of(
     commit: str | None = None,
     scorer: str = "electra",
 ) -> Record:
-    """The record of a finished speedrun with these scores."""
+    """The record of a finished speedrun with these scores; of one that was lengthened, its last minutes."""
     claim = read_claim(run)
     read = read_run(run)
+    lengthened = tuple(
+        f"lengthened from {one['before']:g} to {one['after']:g} minutes at step {one['step']:,}"
+        for one in read.facts.get("lengthened", ())
+        if one["key"] == "train.max_minutes"
+    )
     return Record(
         entry=claim.entry,
         preset=read.config.preset,
         changes=tuple(claim.changes),
         finetune=finetune,
-        minutes=claim.minutes,
+        minutes=read.config.train.max_minutes,
         seconds=round(elapsed_seconds(run), 1),
         steps=read.cost.steps,
         tokens=read.cost.tokens_read,
@@ -101,7 +107,7 @@ def record_of(
         parameters=sum(read.cost.parameters.values()),
         seed=read.config.seed,
         purpose=purpose,
-        scores=scores,
+        scores=replace(scores, notes=(*scores.notes, *lengthened)),
         held_out=held_out_of(read),
         curve=curve_of(read),
         device=_device(read.facts),

@@ -55,7 +55,7 @@ def speedrun(
         config = load(preset, file=file, overrides=[*overrides, *budget])
         base = load(config.preset)
     with storage(out):
-        _claim(out, Claim(entry, minutes, changes(base, config), text))
+        _claim(out, Claim(entry, changes(base, config), text))
     return pretrain(config, data=data, out=out, began=began)
 
 
@@ -70,7 +70,6 @@ class Claim:
 
     entry: str | None
     """None: a preset."""
-    minutes: float
     changes: list[str]
     """`key=value` that differ from the entry or preset."""
     text: str = ""
