@@ -36,11 +36,12 @@ from electra.ops.cuda import attention as cuda_attention
 from electra.ops.cuda import encoder_width64, encoder_width256
 from electra.ops.cuda import gelu_mlp as cuda_gelu_mlp
 from electra.ops.dispatch import CPP_OPS, TRITON_OPS, cuda_missing
+from electra.ops.layer_weights import LayerWeights
 from electra.ops.reference.encoder_stack import attention_mask
 from electra.ops.triton import add_dropout_norm, attention, attention_long, encoder_stack, gelu_mlp
 from electra.ops.triton.encoder_layer import LayerKernels
 from electra.ops.triton.hash import dropout_at
-from electra.ops.triton.stack_buffers import LayerWeights, StackKernels
+from electra.ops.triton.stack_buffers import StackKernels
 
 GPU = torch.cuda.is_available()
 GPU_MARK = [pytest.mark.gpu] if GPU else []

@@ -14,12 +14,18 @@ from torch import Tensor, nn
 from electra.batches.sequences import document_spans
 from electra.bench import stack_check
 from electra.model.layers import Layer
+from electra.ops.cpp import library
+from electra.ops.cpp.encoder_stack import encoder_stack as cpp_encoder_stack
 from electra.ops.dispatch import StackShape, cuda_missing, stack_plan
 from electra.ops.triton.encoder_stack import encoder_stack
 from electra.ops.triton.stack_buffers import Activations
 from electra.train.state import Master
 
 pytestmark = GPU_MARK
+CPP_LACKS = "for CPUs" if GPU else library.missing()
+both = pytest.mark.parametrize(
+    "backend", ["triton", pytest.param("cpp", marks=pytest.mark.skipif(bool(CPP_LACKS), reason=CPP_LACKS))]
+)
 KEYS, LENGTHS = HERE.keys(2), HERE.tensor([20, 7], torch.int32)
 
 
@@ -34,9 +40,11 @@ def network(*, width: int = 32, heads: int = 2, ffn: int = 80) -> nn.ModuleList:
     return made.to(HERE.device)
 
 
-def run(layers: Any, x: Tensor, **others: Any) -> Tensor:
-    defaults = {"lengths_B": None, "spans": None, "keys_B": None, "recompute": False, "kernels": STACKS["short"]}
-    return encoder_stack(x, layers, hidden_LL=None, **{**defaults, **others})
+def run(layers: Any, x: Tensor, *, backend: str = "triton", **others: Any) -> Tensor:
+    arguments = {"lengths_B": None, "spans": None, "keys_B": None, "recompute": False, **others}
+    if backend == "cpp":
+        return cpp_encoder_stack(x, layers, hidden_LL=None, **arguments)
+    return encoder_stack(x, layers, hidden_LL=None, **{"kernels": STACKS["short"], **arguments})
 
 
 def column(values: Tensor) -> Tensor:
@@ -44,19 +52,26 @@ def column(values: Tensor) -> Tensor:
     return torch.stack((values, values + 1), 1)[:, 0]
 
 
+@both
 @pytest.mark.parametrize("name", ["lengths_B", "keys_B"])
-def test_a_column_is_read_like_a_copy_of_it(name: str) -> None:
+def test_a_column_is_read_like_a_copy_of_it(name: str, backend: str) -> None:
     layers, x = network(), HERE.numbers(2, 20, 32, seed=1)
     inputs = {"lengths_B": LENGTHS, "keys_B": KEYS}
     assert not column(inputs[name]).is_contiguous()
-    assert torch.equal(run(layers, x, **{**inputs, name: column(inputs[name])}), run(layers, x, **inputs))
+    assert torch.equal(
+        run(layers, x, **{**inputs, name: column(inputs[name])}, backend=backend),
+        run(layers, x, **inputs, backend=backend),
+    )
 
 
-def test_a_part_of_a_larger_tensor_is_read_like_a_copy_of_it() -> None:
+@both
+def test_a_part_of_a_larger_tensor_is_read_like_a_copy_of_it(backend: str) -> None:
     layers, wide = network(), HERE.numbers(2, 20, 50, seed=1)
-    assert torch.equal(run(layers, wide[..., 9:41]), run(layers, wide[..., 9:41].contiguous()))
+    assert torch.equal(
+        run(layers, wide[..., 9:41], backend=backend), run(layers, wide[..., 9:41].contiguous(), backend=backend)
+    )
     crossed = HERE.numbers(20, 2, 32, seed=2).transpose(0, 1)
-    assert torch.equal(run(layers, crossed), run(layers, crossed.contiguous()))
+    assert torch.equal(run(layers, crossed, backend=backend), run(layers, crossed.contiguous(), backend=backend))
 
 
 def test_one_document_a_row_is_no_documents() -> None:
@@ -69,9 +84,10 @@ def test_one_document_a_row_is_no_documents() -> None:
     assert not torch.equal(run(layers, x, spans=document_spans(cut, 3), kernels=STACKS["long"]), want)
 
 
-def test_the_backward_changes_nothing_of_others_and_runs_once() -> None:
+@both
+def test_the_backward_changes_nothing_of_others_and_runs_once(backend: str) -> None:
     layers, x, incoming = network(), HERE.numbers(2, 20, 32, seed=1).requires_grad_(), HERE.numbers(2, 20, 32, seed=2)
-    out = run(layers, x, lengths_B=LENGTHS, keys_B=KEYS)
+    out = run(layers, x, lengths_B=LENGTHS, keys_B=KEYS, backend=backend)
     held = [out, x, incoming, KEYS, *layers.parameters()]
     before = [tensor.detach().clone() for tensor in held]
     out.backward(incoming, retain_graph=True)
@@ -80,11 +96,12 @@ def test_the_backward_changes_nothing_of_others_and_runs_once() -> None:
         out.backward(incoming)
 
 
-def test_gradients_of_a_stack_move_as_three(monkeypatch: pytest.MonkeyPatch) -> None:
+@both
+def test_gradients_of_a_stack_move_as_three(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices, biases and norms each lie in memory as they do where they are trained."""
     layers = network()
     master = Master(layers, compute=HERE.dtype, device=torch.device(HERE.device))
-    run(layers, HERE.numbers(2, 20, 32, seed=1), lengths_B=LENGTHS, keys_B=KEYS).sum().backward()
+    run(layers, HERE.numbers(2, 20, 32, seed=1), lengths_B=LENGTHS, keys_B=KEYS, backend=backend).sum().backward()
     each = {name: exact(weight.grad) for name, weight in layers.named_parameters() if weight.grad is not None}
     pieces: list[int] = []
     copy = torch._foreach_copy_
@@ -95,13 +112,14 @@ def test_gradients_of_a_stack_move_as_three(monkeypatch: pytest.MonkeyPatch) -> 
         assert torch.equal(exact(gradient), each[name]), name
 
 
-def test_frozen_layers_get_no_gradient() -> None:
+@both
+def test_frozen_layers_get_no_gradient(backend: str) -> None:
     layers, x, incoming = network(), HERE.numbers(2, 20, 32, seed=1), HERE.numbers(2, 20, 32, seed=2)
-    run(layers, x, keys_B=KEYS).backward(incoming)
+    run(layers, x, keys_B=KEYS, backend=backend).backward(incoming)
     want = {name: weight.grad for name, weight in layers.named_parameters()}
     layers.zero_grad(set_to_none=True)
     layers[0].requires_grad_(False)
-    run(layers, x, keys_B=KEYS).backward(incoming)
+    run(layers, x, keys_B=KEYS, backend=backend).backward(incoming)
     for name, weight in layers.named_parameters():
         if name.startswith("0."):
             assert weight.grad is None
@@ -163,3 +181,22 @@ def test_all_sequences_and_layers_of_width_256_have_the_same_bits_each_time() ->
     fused, by_op = STACKS["width 256, backward"], STACKS["width 256"]
     checks = stack_check.compare(stack, fused, by_op) + stack_check.repeat(stack, fused, 100)
     assert all(check.passed for check in checks), checks
+
+
+@pytest.mark.skipif(bool(CPP_LACKS), reason=CPP_LACKS)
+@pytest.mark.parametrize("keys", [KEYS, None], ids=["dropout", "no dropout"])
+def test_a_recomputed_stack_in_cpp_has_the_same_bits(keys: Tensor | None) -> None:
+    layers, x, incoming = network(), HERE.numbers(2, 20, 32, seed=1), HERE.numbers(2, 20, 32, seed=2)
+    found = []
+    for recompute in (False, True):
+        y = run(layers, x, lengths_B=LENGTHS, keys_B=keys, recompute=recompute, backend="cpp")
+        found.append([y, *torch.autograd.grad(y, list(layers.parameters()), incoming)])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.skipif(bool(CPP_LACKS), reason=CPP_LACKS)
+def test_frozen_lower_layers_save_nothing_in_cpp() -> None:
+    layers, x = network(), HERE.numbers(2, 20, 32, seed=1)
+    layers[0].requires_grad_(False)
+    y = run(layers, x, keys_B=KEYS, backend="cpp")
+    assert len(y.grad_fn.layers) == 1  # type: ignore[union-attr]

@@ -52,7 +52,7 @@ class Backend:
 
 
 CPP_OPS = frozenset(
-    "fold_keys dropout embeddings attention add_dropout_norm linear_gelu linear_gelu_norm rtd_logits"
+    "fold_keys dropout embeddings attention add_dropout_norm linear_gelu encoder_stack linear_gelu_norm rtd_logits"
     " linear_cross_entropy".split()
 )
 TRITON_OPS = frozenset(

@@ -60,7 +60,7 @@ class _Attention(torch.autograd.Function):
         probabilities_XLL = batched_matmul(q_XLH, k_XLH.transpose(1, 2))
         saved_XLL = torch.empty_like(probabilities_XLL)
         sequences, length = product_BLD.shape[:2]
-        mask, sequence_stride, row_stride = _contiguous_mask(mask_B1LL, saved_XLL.dtype, sequences, length)
+        mask, sequence_stride, row_stride = contiguous_mask(mask_B1LL, saved_XLL.dtype, sequences, length)
         scale = q_XLH.shape[-1] ** -0.5
         call(
             "softmax_dropout", saved_XLL.dtype, probabilities_XLL, saved_XLL, mask, sequence_stride, row_stride, *drop,
@@ -107,7 +107,7 @@ def _merge_heads(x_PXLH: Tensor, *, sequences: int, heads: int, sums_D: Tensor |
     return y_BLD
 
 
-def _contiguous_mask(
+def contiguous_mask(
     mask_B1LL: Tensor | None, dtype: torch.dtype, sequences: int, length: int
 ) -> tuple[Tensor | None, int, int]:
     """The mask with the strides of its sequences and rows: 0 where there is one for all."""

@@ -24,7 +24,8 @@ from electra.ops.cuda.attention import attention_backward
 from electra.ops.cuda.compiler import MAX_LENGTH, TILE_BYTES, Kernel
 from electra.ops.cuda.driver import TmaTiles, aligned, launch
 from electra.ops.cuda.encoder_width64 import dropout_arguments
-from electra.ops.triton.stack_buffers import Activations, GradientBuffers, LayerWeights, PartialSums, StackInputs
+from electra.ops.layer_weights import LayerWeights
+from electra.ops.triton.stack_buffers import Activations, GradientBuffers, PartialSums, StackInputs
 
 WIDTH, HEADS, FFN = 256, 4, 1024
 MAX_LAYERS = 12

@@ -19,8 +19,9 @@ from torch import Tensor
 from electra.ops import NORM_EPS
 from electra.ops.cuda.compiler import HEAD_SIZE, MAX_LENGTH, TILE_BYTES, Kernel
 from electra.ops.cuda.driver import Argument, aligned, launch
+from electra.ops.layer_weights import LayerWeights
 from electra.ops.triton.hash import Dropout
-from electra.ops.triton.stack_buffers import Activations, GradientBuffers, LayerWeights, PartialSums, StackInputs
+from electra.ops.triton.stack_buffers import Activations, GradientBuffers, PartialSums, StackInputs
 
 FFN = 256
 MAX_LAYERS = 24

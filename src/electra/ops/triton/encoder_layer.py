@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from electra.ops.layer_weights import LayerWeights
 from electra.ops.triton.add_dropout_norm import add_dropout_norm_backward, add_dropout_norm_forward
-from electra.ops.triton.stack_buffers import Activations, GradientBuffers, LayerWeights, PartialSums, StackInputs
+from electra.ops.triton.stack_buffers import Activations, GradientBuffers, PartialSums, StackInputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ Shapes: B sequences, L length, T = B·L tokens, D width, W = 3·D, F inner width
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from electra.batches.sequences import Spans
+from electra.ops.layer_weights import LayerWeights, biases_of, layers_of, matrices_of, per_layer
 from electra.ops.triton.partial_sums import sum_into
 from electra.ops.triton.stack_buffers import (
     Activations,
-    LayerWeights,
     PartialSums,
     StackInputs,
     StackKernels,
@@ -80,7 +81,7 @@ class _EncoderStack(torch.autograd.Function):
         batched_elements: int,
         *weights: Tensor,
     ) -> Tensor:
-        layers = _per_layer(weights)
+        layers = per_layer(weights)
         count, tokens, width = len(layers), inputs.tokens, x_BLD.shape[2]
         saves = saves and any(ctx.needs_input_grad)
         at_once = count if saves and not recompute else 1  # else each layer overwrites what the one before saved
@@ -100,15 +101,14 @@ class _EncoderStack(torch.autograd.Function):
     def backward(ctx: Any, gradient_BLD: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.x_KTD is None:
             raise RuntimeError("an encoder stack runs backward once: it overwrites its saved activations")
-        inputs, kernels, x_KTD, layers = ctx.inputs, ctx.kernels, ctx.x_KTD, _per_layer(ctx.weights)
+        inputs, kernels, x_KTD, layers = ctx.inputs, ctx.kernels, ctx.x_KTD, per_layer(ctx.weights)
         count, tokens, width, ffn = len(layers), inputs.tokens, x_KTD.shape[2], len(layers[0].up_FD)
         gradient_TD = gradient_BLD.contiguous().view(tokens, width)
         at_once = count if tokens * width <= ctx.batched_elements else 1
         buffers = make_gradient_buffers(gradient_TD, at_once, inputs, ffn)
         sums = make_partial_sums(gradient_TD, count, inputs, ffn, kernels)
-        # A layer's gradients lie end to end, as its weights do where they are trained: all layers' then move as one.
         matrices_KN = gradient_TD.new_empty(count, 4 * width * width + 2 * ffn * width)
-        d_qkv_KWD, d_out_KDD, d_up_KFD, d_down_KDF = _matrices(matrices_KN, width, ffn)
+        d_qkv_KWD, d_out_KDD, d_up_KFD, d_down_KDF = matrices_of(matrices_KN, width, ffn)
         for first in reversed(range(0, count, at_once)):
             group = slice(first, first + at_once)
             saved = ctx.saved
@@ -125,28 +125,14 @@ class _EncoderStack(torch.autograd.Function):
             del saved  # before the next layer's take their place
         ctx.x_KTD = ctx.saved = None
         biases_KN, norms_KN = _vector_gradients(sums, layers[0].qkv_bias_W.dtype)
-        gradients: list[Tensor] = []
-        for k in range(count):
-            d_qkv_bias, d_out_bias, d_up_bias, d_down_bias = biases_KN[k].split((3 * width, width, ffn, width))
-            d_gamma1, d_beta1, d_gamma2, d_beta2 = norms_KN[k].split(width)
-            gradients += LayerWeights(
-                d_qkv_KWD[k], d_qkv_bias, d_out_KDD[k], d_out_bias, d_gamma1, d_beta1,
-                d_up_KFD[k], d_up_bias, d_down_KDF[k], d_down_bias, d_gamma2, d_beta2,
-            )  # fmt: skip
-        return gradient_TD.view(gradient_BLD.shape), None, None, None, None, None, *gradients
+        gradients = layers_of(matrices_KN, biases_KN, norms_KN, width, ffn)
+        return gradient_TD.view(gradient_BLD.shape), None, None, None, None, None, *itertools.chain(*gradients)
 
 
 def _activations(
     like: Tensor, count: int, inputs: StackInputs, layers: list[LayerWeights], kernels: StackKernels
 ) -> Activations:
     return make_activations(like, count, inputs, len(layers[0].up_FD), act_in_preact=kernels.act_in_preact)
-
-
-def _matrices(matrices_KN: Tensor, width: int, ffn: int) -> list[Tensor]:
-    """Views of rows of numbers as the matrices of layers."""
-    shapes = ((3 * width, width), (width, width), (ffn, width), (width, ffn))
-    parts = matrices_KN.split([rows * columns for rows, columns in shapes], 1)
-    return [part.unflatten(1, shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _product(gradient_KTN: Tensor, x_KTM: Tensor, out_KNM: Tensor) -> None:
@@ -162,7 +148,7 @@ def _vector_gradients(sums: PartialSums, dtype: torch.dtype) -> tuple[Tensor, Te
     layers, _, ffn = sums.up_KPF.shape
     width, device = sums.norm1_KPN.shape[2] // 3, sums.up_KPF.device
     biases_KN = torch.empty(layers, 5 * width + ffn, dtype=dtype, device=device)
-    d_qkv_KW, d_out_KD, d_up_KF, d_down_KD = biases_KN.split((3 * width, width, ffn, width), 1)
+    d_qkv_KW, d_out_KD, d_up_KF, d_down_KD = biases_of(biases_KN, width, ffn)
     norms_KN = torch.empty(layers, 4 * width, dtype=torch.float32, device=device)
     sum_into(
         (sums.norm1_KPN[..., : 2 * width], norms_KN[:, : 2 * width]),
@@ -171,8 +157,3 @@ def _vector_gradients(sums: PartialSums, dtype: torch.dtype) -> tuple[Tensor, Te
         (sums.qkv_KBW, d_qkv_KW), (sums.up_KPF, d_up_KF),
     )  # fmt: skip
     return biases_KN, norms_KN
-
-
-def _per_layer(weights: Sequence[Tensor]) -> list[LayerWeights]:
-    size = len(LayerWeights._fields)
-    return [LayerWeights(*weights[first : first + size]) for first in range(0, len(weights), size)]

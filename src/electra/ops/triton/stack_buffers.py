@@ -1,4 +1,4 @@
-"""What an encoder stack is run with: weights, inputs, saved activations, gradient buffers, partial sums and kernels.
+"""What an encoder stack is run with: inputs, saved activations, gradient buffers, partial sums and kernels.
 
 Shapes: B sequences, L length, T = B·L tokens, D width, W = 3·D, N heads, F inner width, K layers, P rows of partial
 sums.
@@ -14,27 +14,11 @@ import torch
 from torch import Tensor
 
 from electra.batches.sequences import Spans
+from electra.ops.layer_weights import LayerWeights
 from electra.ops.triton.hash import Dropout, dropout_at
 
 CALL_SITES = 3
 """Of dropout in a layer: attention weights, attention output, MLP output."""
-
-
-class LayerWeights(NamedTuple):
-    """The weights of one layer, in the order in which `model.layers.Layer.weights` gives them."""
-
-    qkv_WD: Tensor
-    qkv_bias_W: Tensor
-    out_DD: Tensor
-    out_bias_D: Tensor
-    gamma1_D: Tensor
-    beta1_D: Tensor
-    up_FD: Tensor
-    up_bias_F: Tensor
-    down_DF: Tensor
-    down_bias_D: Tensor
-    gamma2_D: Tensor
-    beta2_D: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
