@@ -19,6 +19,7 @@ from electra.bench.ours import SPECIALS, random_rows
 from electra.bench.planted_faults import with_fault
 from electra.config.load import load
 from electra.ops import Chosen, Ops
+from electra.ops.dispatch import select
 from electra.train.execution import Execution, plan_execution
 
 CPU = torch.device("cpu")
@@ -58,7 +59,8 @@ def test_one_wrong_tile_of_one_gradient_is_seen() -> None:
 
     healthy = ops.chosen["linear_gelu"].run
     run = lambda x, weight, bias: healthy(x, Faulty.apply(weight), bias)  # noqa: E731
-    faulty = Ops(dict(ops.chosen) | {"linear_gelu": Chosen(run, "fault", "planted")})
+    by_op = select("plain", device=CPU, dtype=torch.float32).chosen["encoder_stack"]
+    faulty = Ops(dict(ops.chosen) | {"linear_gelu": Chosen(run, "fault", "planted"), "encoder_stack": by_op})
     assert checked(faulty, steps=1).read()["worst tile"] < 1e-3
     calls = iter(range(1000))
     assert checked(faulty).read()["worst tile"] > 0.5

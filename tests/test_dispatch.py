@@ -109,7 +109,7 @@ def test_single_ops_can_take_the_reference() -> None:
 
 def test_a_type_that_no_kernel_knows_takes_the_reference() -> None:
     ops = select(device=CPU, dtype=torch.float64)
-    assert backends(ops) == {"reference"} and "no torch.float64" in ops.chosen["attention"].reason
+    assert backends(ops) == {"reference"} and "no torch.float64" in ops.chosen["encoder_stack"].reason
 
 
 @pytest.mark.parametrize(
@@ -281,5 +281,5 @@ def test_the_reference_alone_is_a_whole_installation(tmp_path: Path, data: Path,
     found = json.loads(doctor)
     assert {one["backend"] for one in found["ops"]} == {"reference"}
     reasons = {one["op"]: one["reason"] for one in found["ops"]}
-    assert "cpp: left out of this installation" in reasons["attention"]
+    assert "cpp: left out of this installation" in reasons["encoder_stack"]
     assert stripped == electra(*arguments, "--model", str(alone["plain"])) and json.loads(stripped)["tokens"]

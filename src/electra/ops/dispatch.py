@@ -52,7 +52,7 @@ class Backend:
 
 
 CPP_OPS = frozenset(
-    "fold_keys dropout embeddings attention add_dropout_norm linear_gelu encoder_stack linear_gelu_norm rtd_logits"
+    "fold_keys dropout embeddings encoder_stack add_dropout_norm linear_gelu linear_gelu_norm rtd_logits"
     " linear_cross_entropy".split()
 )
 TRITON_OPS = frozenset(
@@ -107,7 +107,8 @@ def host_ops(kernels: Kernels = "auto") -> Ops:
 
 def _choose(name: str, target: Target, reference: str) -> Chosen:
     reasons = []
-    if not reference and name in STACK_PARTS and not triton_refuses("encoder_stack", target):
+    stacks = (backend for backend in BACKENDS if "encoder_stack" in backend.ops and name not in backend.ops)
+    if not reference and name in STACK_PARTS and any(not one.refuses("encoder_stack", target) for one in stacks):
         reference = "only outside encoder_stack, which has its own"
     for backend in () if reference else BACKENDS:
         if name not in backend.ops:
@@ -248,19 +249,20 @@ class EncoderSizes:
 
 def is_fused(encoder: EncoderSizes, kernels: Kernels, *, device: torch.device, dtype: torch.dtype) -> bool:
     """Whether `encoder_stack` runs such an encoder fused, its backward written out."""
-    refused = triton_refuses("encoder_stack", Target(device, dtype, deterministic=False))
-    known = _known_heads(encoder.length, encoder.width // encoder.heads)
-    known &= not (encoder.causal or encoder.rotary)
-    return kernels == "auto" and not refused and known
+    refuses, known = cpp_refuses, not encoder.rotary
+    if device.type != "cpu":
+        refuses = triton_refuses
+        known &= not encoder.causal and _known_heads(encoder.length, encoder.width // encoder.heads)
+    return kernels == "auto" and known and not refuses("encoder_stack", Target(device, dtype, deterministic=False))
 
 
 def saved_activations(encoder: EncoderSizes, kernels: Kernels, *, device: torch.device, dtype: torch.dtype) -> int:
     """About how many activations of a token an encoder saves for the backward."""
     # Input, queries, keys, values, their mixture, two sums and the norm between; before and after the GELU.
     numbers = 8 * encoder.width + 2 * encoder.ffn
-    if not is_fused(encoder, kernels, device=device, dtype=dtype):
-        # Reference attention saves its scores too: as probabilities, as a mask, as their product.
-        numbers += 3 * encoder.heads * encoder.length
+    # The C++ saves probabilities of attention too, the reference also a mask and their product.
+    fused = is_fused(encoder, kernels, device=device, dtype=dtype)
+    numbers += (3 if not fused else device.type == "cpu") * encoder.heads * encoder.length
     return encoder.layers * numbers
 
 

@@ -1,7 +1,7 @@
 """A stack of post-norm layers as one op, its backward written out: products by the library, the rest in C++.
 
-Products write into buffers that all layers share, and into the weight gradients where they lie. A step so has a third
-of the calls and allocations that the same layers have under autograd.
+Products write into buffers that all layers share, and into the weight gradients where they lie; autograd takes some
+sixty calls and allocations a layer. The softmax is taken in fp32 of scores that were scaled and masked in fp32.
 
 Shapes: B sequences, L length, T = B·L tokens, D width, W = 3·D, F inner width, N heads, H head size, X = B·N.
 """
@@ -19,7 +19,6 @@ from torch.autograd.function import once_differentiable
 
 from electra.batches.sequences import Spans
 from electra.ops import NORM_EPS
-from electra.ops.cpp.attention import contiguous_mask
 from electra.ops.cpp.batched_matmul import batched_matmul
 from electra.ops.cpp.dropout import Dropout, dropout_of
 from electra.ops.cpp.fold_keys import fold_keys
@@ -94,7 +93,7 @@ def encoder_stack(
         return dropout_of(None if keys_B is None else fold_keys(keys_B, call_site), rate, columns)
 
     inputs = StackInputs(
-        mask=contiguous_mask(attention_mask(x_BLD, lengths_B, spans, hidden_LL), x_BLD.dtype, sequences, length),
+        mask=_contiguous_mask(attention_mask(x_BLD, lengths_B, spans, hidden_LL), x_BLD.dtype, sequences, length),
         dropouts=[
             (
                 dropout_at(call_site, first.attention_rate, length),
@@ -113,38 +112,47 @@ def encoder_stack(
     return y_BLD
 
 
+def _contiguous_mask(
+    mask_B1LL: Tensor | None, dtype: torch.dtype, sequences: int, length: int
+) -> tuple[Tensor | None, int, int]:
+    """The mask with the strides of its sequences and rows: 0 where there is one for all."""
+    if mask_B1LL is None:
+        return None, 0, 0
+    mask = mask_B1LL.to(dtype).expand(-1, -1, -1, length).contiguous()
+    sequence_stride, _, row_stride, _ = mask.expand(sequences, 1, length, length).stride()
+    return mask, sequence_stride, row_stride
+
+
 class _EncoderStack(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_BLD: Tensor, inputs: StackInputs, *weights: Tensor) -> Tensor:
-        x_TD, layers = x_BLD.flatten(0, 1), per_layer(weights)
-        ctx.inputs, ctx.weights, ctx.layers = inputs, weights, []
+        x_TD, layers, read = x_BLD.flatten(0, 1), per_layer(weights), []
         buffers = ForwardBuffers.empty(x_TD, inputs)
         lowest = _lowest_trained(ctx.needs_input_grad)
         for number, layer in enumerate(layers):
             y_TD, saved = forward(x_TD, layer, number, inputs, buffers)
             if number >= lowest:
-                ctx.layers.append((x_TD, None if inputs.recompute else saved))
+                read += [x_TD] if inputs.recompute else [x_TD, *saved]
             x_TD = y_TD
+        ctx.inputs, ctx.count = inputs, len(weights)
+        ctx.save_for_backward(*weights, *read)
         return x_TD.view(x_BLD.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient_BLD: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.layers is None:
-            raise RuntimeError("an encoder stack runs backward once: it gives each layer's activations back at once")
-        inputs, layers = ctx.inputs, per_layer(ctx.weights)
+        inputs, lowest = ctx.inputs, _lowest_trained(ctx.needs_input_grad)
+        layers, read = per_layer(ctx.saved_tensors[: ctx.count]), list(ctx.saved_tensors[ctx.count :])
+        size = 1 if inputs.recompute else 1 + len(Saved._fields)
         gradient_TD = gradient_BLD.contiguous().flatten(0, 1)
         gradients = _empty_gradients(layers)
         again = ForwardBuffers.empty(gradient_TD, inputs) if inputs.recompute else None
         buffers = BackwardBuffers.empty(gradient_TD, inputs, layers[0])
-        for number in reversed(range(_lowest_trained(ctx.needs_input_grad), len(layers))):
-            x_TD, saved = ctx.layers.pop()
-            if again is not None:
-                _, saved = forward(x_TD, layers[number], number, inputs, again)
+        for number in reversed(range(lowest, len(layers))):
+            x_TD, *tensors = read[(number - lowest) * size :][:size]
+            saved = Saved(*tensors) if again is None else forward(x_TD, layers[number], number, inputs, again)[1]
             arguments = (layers[number], number, inputs, saved, buffers, gradients[number])
             gradient_TD = backward(gradient_TD, x_TD, *arguments)
-            del saved  # before the next layer's take their place
-        ctx.layers = None
         return gradient_TD.view(gradient_BLD.shape), None, *itertools.chain(*gradients)
 
 
