@@ -418,6 +418,12 @@ CASES = [
           ("documents", "long", (2, 40, 32, 1, 80, 0.1, 0.3), {"documents": True}, {}, True),
           ("recomputed, documents", "long", (2, 70, 32, 1, 80, 0.1, 0.2), {"documents": True, "recompute": True}, {},
            False))),
+    *(Case("encoder_stack", name, stack_of(*shape, **how), only=("cpp",), roundings=(16, 24), single=3e-5)
+      for name, shape, how in (  # what AMX knows, where the processor has it
+          ("heads of 32", (3, 45, 64, 2, 96, 0.1, 0.2), {}),
+          ("heads of 64", (2, 64, 128, 2, 160, 0.1, 0.1), {"full": True}),
+          ("heads of 32, documents", (2, 70, 32, 1, 96, 0.0, 0.3), {"documents": True}),
+          ("heads of 64, 300 tokens", (1, 300, 64, 1, 96, 0.1, 0.0), {"layers": 1}))),
     *(Case("encoder_stack", f"{name}, {kernels}", stack_of(*shape, **how), {"cuda": {"kernels": kernels}},
            only=("cuda",), roundings=(16, 24))
       for name, kernels, shape, how in (

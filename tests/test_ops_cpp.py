@@ -27,6 +27,7 @@ from electra.ops.cpp.batched_matmul import batched_matmul
 from electra.ops.cpp.dropout import dropout
 from electra.ops.cpp.linear_cross_entropy import linear_cross_entropy
 from electra.ops.cpp.linear_gelu import linear_gelu
+from electra.ops.cpp.weight_gradient import weight_gradient
 from electra.ops.dispatch import CPP_OPS, host_ops, select
 from electra.ops.reference.dropout import dropout as reference_dropout
 
@@ -47,7 +48,7 @@ def threads(count: int) -> Iterator[None]:
 @pytest.fixture
 def afresh() -> Iterator[None]:
     """What was found out about compilers is forgotten before and after."""
-    caches = (library.missing, library._library)
+    caches = (library.missing, library._library, library.has_amx)
     for one in caches:
         one.cache_clear()
     yield
@@ -257,6 +258,64 @@ def test_a_layer_is_as_exact_as_the_reference(dtype: torch.dtype, rates: tuple[f
     unit = 2**-22 if dtype == torch.float32 else 2**-8
     for mine, other, want in zip(compiled, plain, true, strict=True):
         assert error(mine, want) < 2 * error(other, want) + unit
+
+
+# --- AMX ---
+
+needs_amx = pytest.mark.skipif(
+    bool(library.missing()) or not library.has_amx(), reason="needs AMX with bf16, and a C++ compiler that knows it"
+)
+
+
+@needs_amx
+@settings(max_examples=30, deadline=None)
+@given(
+    tokens=st.one_of(st.integers(1, 70), st.sampled_from([255, 256, 257, 600])),
+    rows=st.sampled_from([32, 64, 96, 160]),
+    columns=st.sampled_from([32, 64, 96, 288]),
+)
+def test_weight_gradients_on_amx_are_those_of_float64(tokens: int, rows: int, columns: int) -> None:
+    draw = Draw(torch.bfloat16, "cpu")
+    gradient, x = draw.numbers(tokens, rows, seed=1), draw.numbers(tokens, columns, seed=2)
+    found = []
+    for count in (1, 2, 3):
+        out = torch.full((rows, columns), torch.nan, dtype=torch.bfloat16)
+        with threads(count):
+            weight_gradient(gradient, x, out_NM=out)
+        found.append(out)
+    assert all(torch.equal(found[0], other) for other in found[1:])
+    want = exact(gradient).T @ exact(x)
+    assert ((exact(found[0]) - want).abs() <= 2.0**-8 * want.abs() + 1e-5 * tokens).all()
+
+
+ON_AMX = [case for case in CASES if case.only == ("cpp",)]
+
+
+@needs_amx
+@pytest.mark.parametrize("case", ON_AMX, ids=lambda case: case.name)
+def test_a_stack_on_amx_and_one_by_products_drop_the_same(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, stack = [], implementation("encoder_stack", "cpp")
+    for has_amx in (True, False):
+        monkeypatch.setattr(library, "has_amx", lambda has_amx=has_amx: has_amx)
+        inputs = case.inputs(Draw(torch.bfloat16, "cpu"))
+        outputs, gradients, _ = run(stack, inputs, leaves_of(case, inputs))
+        found.append([*outputs, *gradients])
+    assert not all(torch.equal(one, other) for one, other in zip(*found, strict=True)), "both ran the same way"
+    for one, other in zip(*found, strict=True):
+        assert (exact(one) - exact(other)).norm() <= 0.02 * exact(other).norm()
+
+
+@needs_amx
+def test_amx_and_the_librarys_products_take_turns() -> None:
+    """Both set the tile registers of their threads."""
+    draw = Draw(torch.bfloat16, "cpu")
+    gradient, x = draw.numbers(300, 64, seed=1), draw.numbers(300, 96, seed=2)
+    out, first = torch.empty(64, 96, dtype=torch.bfloat16), None
+    for _ in range(50):
+        weight_gradient(gradient, x, out_NM=out)
+        product = gradient.T @ x
+        first = first or (out.clone(), product)
+        assert torch.equal(out, first[0]) and torch.equal(product, first[1])
 
 
 # --- machines ---

@@ -1,189 +1,165 @@
-// Attention around its batched products q kᵀ and p v: the layout of heads, and scaling, bias, softmax and dropout of the
-// scores, each in one pass. T is float or uint16_t (bf16).
+// Attention of whole heads in bf16 on AMX: from queries, keys and values of a product to the mixture, and back, a head at
+// a time, with its scores in the cache. Head sizes are multiples of 32; lengths are filled up to one with zeros.
 
-#include <limits>
+#include <algorithm>
 #include <vector>
 
-#include "vector.h"
+#include "amx.h"
+#include "softmax.h"
 
-template <class T, class Size>
-static void split_heads(const T* x,     // (B, L, parts, N, size)
-                        const T* bias,  // (parts, N, size), or null
-                        T* y,           // out (parts, B, N, L, size): x + bias
-                        int64_t parts, int64_t sequences, int64_t heads, int64_t length, Size size, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) collapse(2)
-  for (int64_t sequence = 0; sequence < sequences; sequence++)
-    for (int64_t token = 0; token < length; token++) {
-      const T* __restrict from = x + (sequence * length + token) * parts * heads * size;
-      const T* __restrict added = bias;
-      for (int64_t part = 0; part < parts; part++)
-        for (int64_t head = 0; head < heads; head++) {
-          T* __restrict to = y + (((part * sequences + sequence) * heads + head) * length + token) * size;
-          if (!added) {
-            memcpy(to, from, size * sizeof(T));
-          } else {
-            for (int64_t i = 0; i < size; i++) to[i] = round_to<T>(to_float(from[i]) + to_float(added[i]));
-            added += size;
-          }
-          from += size;
-        }
+#ifdef __AMX_BF16__
+static thread_local Workspace workspace;
+
+static inline int64_t whole_blocks(int64_t length) { return (length + BLOCK - 1) / BLOCK * BLOCK; }
+
+// One head's rows of a matrix of tokens, with a bias where there is one, then zeros.
+static inline void gather(const uint16_t* x, int64_t stride, const uint16_t* bias, int64_t length, int64_t filled,
+                          int64_t size, uint16_t* to) {
+  constexpr int64_t AHEAD = 8;  // the processor does not foresee rows that lie this far apart
+  for (int64_t row = 0; row < length; row++) {
+    const uint16_t* __restrict from = x + row * stride;
+    const uint16_t* __restrict added = bias;
+    uint16_t* __restrict filling = to + row * size;
+    for (int64_t i = 0; i < size; i += STEP) __builtin_prefetch(from + AHEAD * stride + i);
+    if (bias)
+      for (int64_t i = 0; i < size; i++) filling[i] = round_to<uint16_t>(to_float(from[i]) + to_float(added[i]));
+    else
+      memcpy(filling, from, size * 2);
+  }
+  memset(to + length * size, 0, (filled - length) * size * 2);
+}
+
+// (rows, size) as the right side of a product: `rows` becomes its depth, or its columns.
+static inline void pack_as_depth(const uint16_t* x, int64_t rows, int64_t size, uint16_t* tiles) {
+  for (int64_t column = 0; column < size; column += TILE)
+    for (int64_t row = 0; row < rows; row += STEP, tiles += PACKED) pack_rows(x + column, size, row, rows, tiles);
+}
+static inline void pack_as_columns(const uint16_t* x, int64_t rows, int64_t size, uint16_t* tiles) {
+  for (int64_t row = 0; row < rows; row += TILE)
+    for (int64_t column = 0; column < size; column += STEP, tiles += PACKED)
+      pack_columns(x + row * size + column, size, tiles);
+}
+
+static inline void transpose(const uint16_t* x, int64_t size, uint16_t* to) {
+  for (int64_t row = 0; row < size; row += STEP)
+    for (int64_t column = 0; column < size; column += TILE)
+      transpose_tile(x + column, size, row, size, to + column * size + row, size);
+}
+
+// Rows of sums as rows of a matrix of tokens; adds them up in `totals` where there are any.
+static inline void scatter(const float* sums, int64_t length, int64_t size, uint16_t* to, int64_t stride, float* totals) {
+  for (int64_t row = 0; row < length; row++)
+    for (int64_t i = 0; i < size; i++) {
+      const uint16_t rounded = round_to<uint16_t>(sums[row * size + i]);
+      to[row * stride + i] = rounded;
+      if (totals) totals[i] += to_float(rounded);
     }
 }
 
-// The inverse of `split_heads`, without the bias.
-template <class T, class Size>
-static void merge_heads(const T* x,  // (parts, B, N, L, size)
-                        T* y,        // out (B, L, parts, N, size)
-                        T* sums,     // out (parts, N, size): over all tokens; or null
-                        int64_t parts, int64_t sequences, int64_t heads, int64_t length, Size size, int threads) {
-  const int64_t width = parts * heads * size, count = sequences * length, block = rows_per_block(count);
-  const int64_t blocks = (count + block - 1) / block;
-  std::vector<float> partial_sums(sums ? blocks * width : 0);
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t number = 0; number < blocks; number++) {
-    for (int64_t row = number * block; row < count && row < (number + 1) * block; row++) {
-      const int64_t sequence = row / length, token = row % length;
-      for (int64_t chunk = 0; chunk < parts * heads; chunk++) {
-        const int64_t part = chunk / heads, head = chunk % heads;
-        const T* __restrict from = x + (((part * sequences + sequence) * heads + head) * length + token) * size;
-        T* __restrict to = y + row * width + chunk * size;
-        memcpy(to, from, size * sizeof(T));
-        if (sums) {
-          float* __restrict sum = partial_sums.data() + number * width + chunk * size;
-          for (int64_t i = 0; i < size; i++) sum[i] += to_float(from[i]);
-        }
-      }
-    }
-  }
-  if (sums) sum_partials(partial_sums.data(), blocks, width, width, sums);
-}
-
-// scores = dropout(softmax(scores * scale + bias)), in place.
-template <class T, class Length>
-static void softmax_dropout(T* scores,             // in and out (B, N, L, L)
-                            T* probabilities,      // out (B, N, L, L): before dropout, negative where dropped
-                            const T* bias,         // of a sequence and row, L of them; or null
-                            int64_t sequence_stride, int64_t row_stride,  // of the bias
-                            Dropout dropout, float scale, int64_t sequences, int64_t heads, Length length, int threads) {
-#pragma omp parallel num_threads(threads)
+extern "C" void attention_bfloat16(const uint16_t* qkv,   // (B, L, 3, N, size), without the bias
+                                         const uint16_t* bias,  // (3, N, size)
+                                         uint16_t* probabilities,   // out (B, N, L, L): before dropout, negative where dropped
+                                         uint16_t* mixed,           // out (B, L, N, size)
+                                         const uint16_t* mask, int64_t sequence_stride, int64_t row_stride,
+                                         const uint32_t* keys, const uint32_t* column_bits, int64_t threshold,
+                                         float dropout_scale, float scale, int64_t sequences, int64_t heads, int64_t length,
+                                         int64_t size, int64_t threads) {
+  const Dropout dropout{keys, column_bits, threshold, dropout_scale};
+  const int64_t filled = whole_blocks(length), width = heads * size, stride = 3 * width;
+#pragma omp parallel num_threads((int)threads)
   {
-    std::vector<float> buffer((ROWS_TOGETHER + 1) * length);
-    float* const __restrict scored = buffer.data();
-    float* const __restrict factor = buffer.data() + ROWS_TOGETHER * length;
-    float maxima[ROWS_TOGETHER], totals[ROWS_TOGETHER];
-#pragma omp for schedule(static) collapse(2)
-    for (int64_t matrix = 0; matrix < sequences * heads; matrix++)
-      for (int64_t first = 0; first < length; first += ROWS_TOGETHER) {
-        const int64_t sequence = matrix / heads, some = length - first < ROWS_TOGETHER ? length - first : ROWS_TOGETHER;
-        for (int64_t one = 0; one < some; one++) {
-          const T* __restrict from = scores + (matrix * length + first + one) * length;
-          float* __restrict score = scored + one * length;
-          float max = -std::numeric_limits<float>::infinity();
-          if (bias) {
-            const T* __restrict added = bias + sequence * sequence_stride + (first + one) * row_stride;
-#pragma omp simd reduction(max : max)
-            for (int64_t i = 0; i < length; i++) {
-              score[i] = to_float(from[i]) * scale + to_float(added[i]);
-              max = score[i] > max ? score[i] : max;
-            }
-          } else {
-#pragma omp simd reduction(max : max)
-            for (int64_t i = 0; i < length; i++) {
-              score[i] = to_float(from[i]) * scale;
-              max = score[i] > max ? score[i] : max;
-            }
-          }
-          maxima[one] = max;
-        }
-        for (int64_t one = 0; one < some; one++) {
-          float* __restrict score = scored + one * length;
-          const float max = maxima[one];
-          totals[one] = sum_row(length, [=](int64_t i) { return score[i] = exp_nonpositive(score[i] - max); });
-        }
-        for (int64_t one = 0; one < some; one++) {
-          const int64_t row = matrix * length + first + one;
-          const float* __restrict score = scored + one * length;
-          const float inverse = 1.0f / totals[one];
-          dropout.factors(sequence, row - sequence * heads * length, length, factor);
-          T* __restrict to = scores + row * length;
-          T* __restrict saved = probabilities + row * length;
-#pragma omp simd
-          for (int64_t i = 0; i < length; i++) {
-            const T p = round_to<T>(score[i] * inverse);
-            saved[i] = factor[i] > 0.0f ? p : negated(p);
-            to[i] = round_to<T>(to_float(p) * factor[i]);
-          }
-        }
-      }
-  }
-}
-
-template <class T, class Length>
-static void softmax_dropout_backward(T* gradient,             // in and out (rows, L): of dropout's output; of the scores
-                                     const T* probabilities,  // (rows, L): before dropout, negative where dropped
-                                     T* dropped,              // out (rows, L): after dropout, again
-                                     float dropout_scale, float scale, int64_t rows, Length length, int threads) {
-#pragma omp parallel num_threads(threads)
-  {
-    std::vector<float> buffer(2 * ROWS_TOGETHER * length);
-    float dots[ROWS_TOGETHER];
+    const Tiles tiles;
+    workspace.begin(3 * filled * size * 2 + 2 * filled * size * 2 + filled * (size + BLOCK) * 4 + BLOCK * filled * 6 +
+                    (ROWS_TOGETHER + 1) * length * 4 + 10 * 64);
+    uint16_t* heads_of[3];
+    for (auto& head : heads_of) head = workspace.take<uint16_t>(filled * size);
+    auto* const packed_k = workspace.take<uint16_t>(filled * size);
+    auto* const packed_v = workspace.take<uint16_t>(filled * size);
+    auto* const sums = workspace.take<float>(BLOCK * size);
+    auto* const scores = workspace.take<float>(BLOCK * filled);
+    auto* const weights = workspace.take<uint16_t>(BLOCK * filled);
+    auto* const buffer = workspace.take<float>((ROWS_TOGETHER + 1) * length);
 #pragma omp for schedule(static)
-    for (int64_t first = 0; first < rows; first += ROWS_TOGETHER) {
-      const int64_t some = rows - first < ROWS_TOGETHER ? rows - first : ROWS_TOGETHER;
-      for (int64_t one = 0; one < some; one++) {
-        const T* __restrict g = gradient + (first + one) * length;
-        const T* __restrict from = probabilities + (first + one) * length;
-        T* __restrict to = dropped + (first + one) * length;
-        float* __restrict p = buffer.data() + 2 * one * length;
-        float* __restrict dp = p + length;
-        dots[one] = sum_row(length, [=](int64_t i) {
-          const float saved = to_float(from[i]), factor = saved < 0.0f ? 0.0f : dropout_scale;
-          p[i] = saved < 0.0f ? -saved : saved;
-          dp[i] = to_float(g[i]) * factor;
-          to[i] = round_to<T>(p[i] * factor);
-          return p[i] * dp[i];
+    for (int64_t head = 0; head < sequences * heads; head++) {
+      const int64_t sequence = head / heads, column = head % heads * size;
+      for (int64_t part = 0; part < 3; part++)
+        gather(qkv + sequence * length * stride + part * width + column, stride, bias + part * width + column, length,
+               filled, size, heads_of[part]);
+      pack_as_columns(heads_of[1], filled, size, packed_k);
+      pack_as_depth(heads_of[2], filled, size, packed_v);
+      for (int64_t first = 0; first < length; first += BLOCK) {
+        const int64_t rows = std::min(BLOCK, length - first);
+        multiply(heads_of[0] + first * size, size, packed_k, size / STEP, scores, BLOCK, filled);
+        for (int64_t row = 0; row < BLOCK; row++)
+          memset(weights + row * filled + (row < rows ? length : 0), 0, (row < rows ? filled - length : filled) * 2);
+        const uint16_t* added = mask ? mask + sequence * sequence_stride + first * row_stride : nullptr;
+        with_width(length, [&](auto known) {
+          for (int64_t row = 0; row < rows; row += ROWS_TOGETHER)
+            softmax_rows(scores + row * filled, filled, weights + row * filled, filled,
+                         probabilities + (head * length + first + row) * length,
+                         added ? added + row * row_stride : nullptr, row_stride, dropout, scale, sequence,
+                         head % heads * length + first + row, std::min(ROWS_TOGETHER, rows - row), known, buffer);
+        });
+        multiply(weights, filled, packed_v, filled / STEP, sums, BLOCK, size);
+        scatter(sums, rows, size, mixed + (sequence * length + first) * width + column, width, nullptr);
+      }
+    }
+  }
+}
+
+extern "C" void attention_backward_bfloat16(const uint16_t* d_mixed,        // (B, L, N, size)
+                                                  const uint16_t* qkv,            // (B, L, 3, N, size), without the bias
+                                                  const uint16_t* bias,           // (3, N, size)
+                                                  const uint16_t* probabilities,  // (B, N, L, L)
+                                                  uint16_t* d_qkv,                // out (B, L, 3, N, size)
+                                                  uint16_t* d_bias,               // out (3, N, size)
+                                                  float dropout_scale, float scale, int64_t sequences, int64_t heads,
+                                                  int64_t length, int64_t size, int64_t threads) {
+  const int64_t filled = whole_blocks(length), width = heads * size, stride = 3 * width;
+  std::vector<float> bias_sums(sequences * stride);
+#pragma omp parallel num_threads((int)threads)
+  {
+    const Tiles tiles;
+    workspace.begin(8 * filled * size * 2 + filled * size * 4 + BLOCK * filled * 4 + 4 * filled * filled * 2 +
+                    2 * ROWS_TOGETHER * length * 4 + 16 * 64);
+    uint16_t *heads_of[4], *packed[4], *squares[4];
+    for (auto& head : heads_of) head = workspace.take<uint16_t>(filled * size);
+    for (auto& tiles_of : packed) tiles_of = workspace.take<uint16_t>(filled * size);
+    for (auto& square : squares) square = workspace.take<uint16_t>(filled * filled);
+    auto* const sums = workspace.take<float>(filled * size);
+    auto* const d_weights = workspace.take<float>(BLOCK * filled);
+    auto* const buffer = workspace.take<float>(2 * ROWS_TOGETHER * length);
+    auto *const d_scores = squares[0], *const weights = squares[1];
+#pragma omp for schedule(static)
+    for (int64_t head = 0; head < sequences * heads; head++) {
+      const int64_t sequence = head / heads, column = head % heads * size, at = sequence * length;
+      for (int64_t part = 0; part < 3; part++)
+        gather(qkv + at * stride + part * width + column, stride, bias + part * width + column, length, filled, size,
+               heads_of[part]);
+      gather(d_mixed + at * width + column, width, nullptr, length, filled, size, heads_of[3]);
+      pack_as_columns(heads_of[2], filled, size, packed[2]);
+      for (const int64_t part : {0, 1, 3}) pack_as_depth(heads_of[part], filled, size, packed[part]);
+      memset(d_scores, 0, filled == length ? 0 : 2 * filled * filled * 2);  // with `weights` behind them
+      for (int64_t first = 0; first < length; first += BLOCK) {
+        const int64_t rows = std::min(BLOCK, length - first);
+        multiply(heads_of[3] + first * size, size, packed[2], size / STEP, d_weights, BLOCK, filled);
+        with_width(length, [&](auto known) {
+          for (int64_t row = 0; row < rows; row += ROWS_TOGETHER)
+            softmax_rows_backward(d_weights + row * filled, filled, probabilities + (head * length + first + row) * length,
+                                  d_scores + (first + row) * filled, weights + (first + row) * filled, filled, dropout_scale,
+                                  scale, std::min(ROWS_TOGETHER, rows - row), known, buffer);
         });
       }
-      for (int64_t one = 0; one < some; one++) {
-        T* __restrict g = gradient + (first + one) * length;
-        const float* __restrict p = buffer.data() + 2 * one * length;
-        const float* __restrict dp = p + length;
-        const float dot = dots[one];
-        for (int64_t i = 0; i < length; i++) g[i] = round_to<T>(p[i] * (dp[i] - dot) * scale);
+      transpose(d_scores, filled, squares[2]);
+      transpose(weights, filled, squares[3]);
+      const uint16_t *const left[] = {d_scores, squares[2], squares[3]}, *const right[] = {packed[1], packed[0], packed[3]};
+      for (int64_t part = 0; part < 3; part++) {
+        multiply(left[part], filled, right[part], filled / STEP, sums, filled, size);
+        scatter(sums, length, size, d_qkv + at * stride + part * width + column, stride,
+                bias_sums.data() + sequence * stride + part * width + column);
       }
     }
   }
+  sum_partials(bias_sums.data(), sequences, stride, stride, d_bias);
 }
-
-#define ATTENTION(DTYPE, T)                                                                                            \
-  extern "C" void split_heads_##DTYPE(const T* x, const T* bias, T* y, int64_t parts, int64_t sequences,               \
-                                      int64_t heads, int64_t length, int64_t size, int64_t threads) {                  \
-    with_width(size, [=](auto known) {                                                                                 \
-      split_heads(x, bias, y, parts, sequences, heads, length, known, (int)threads);                                   \
-    });                                                                                                                \
-  }                                                                                                                    \
-  extern "C" void merge_heads_##DTYPE(const T* x, T* y, T* sums, int64_t parts, int64_t sequences, int64_t heads,      \
-                                      int64_t length, int64_t size, int64_t threads) {                                 \
-    with_width(size, [=](auto known) {                                                                                 \
-      merge_heads(x, y, sums, parts, sequences, heads, length, known, (int)threads);                                   \
-    });                                                                                                                \
-  }                                                                                                                    \
-  extern "C" void softmax_dropout_##DTYPE(                                                                             \
-      T* scores, T* probabilities, const T* bias, int64_t sequence_stride, int64_t row_stride, const uint32_t* keys,   \
-      const uint32_t* column_bits, int64_t threshold, float dropout_scale, float scale, int64_t sequences,             \
-      int64_t heads, int64_t length, int64_t threads) {                                                                \
-    with_width(length, [=](auto known) {                                                                               \
-      softmax_dropout(scores, probabilities, bias, sequence_stride, row_stride,                                        \
-                      Dropout{keys, column_bits, threshold, dropout_scale}, scale, sequences, heads, known,            \
-                      (int)threads);                                                                                   \
-    });                                                                                                                \
-  }                                                                                                                    \
-  extern "C" void softmax_dropout_backward_##DTYPE(T* gradient, const T* probabilities, T* dropped,                    \
-                                                   float dropout_scale, float scale, int64_t rows, int64_t length,     \
-                                                   int64_t threads) {                                                  \
-    with_width(length, [=](auto known) {                                                                               \
-      softmax_dropout_backward(gradient, probabilities, dropped, dropout_scale, scale, rows, known, (int)threads);     \
-    });                                                                                                                \
-  }
-ATTENTION(float32, float)
-ATTENTION(bfloat16, uint16_t)
+#endif

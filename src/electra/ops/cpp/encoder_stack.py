@@ -1,7 +1,7 @@
 """A stack of post-norm layers as one op, its backward written out: products by the library, the rest in C++.
 
 Products write into buffers that all layers share, and into the weight gradients where they lie; autograd takes some
-sixty calls and allocations a layer. The softmax is taken in fp32 of scores that were scaled and masked in fp32.
+sixty calls and allocations a layer.
 
 Shapes: B sequences, L length, T = B·L tokens, D width, W = 3·D, F inner width, N heads, H head size, X = B·N.
 """
@@ -19,10 +19,11 @@ from torch.autograd.function import once_differentiable
 
 from electra.batches.sequences import Spans
 from electra.ops import NORM_EPS
-from electra.ops.cpp.batched_matmul import batched_matmul
 from electra.ops.cpp.dropout import Dropout, dropout_of
 from electra.ops.cpp.fold_keys import fold_keys
 from electra.ops.cpp.library import call
+from electra.ops.cpp.stack_attention import Attended, Attention, AttentionShape, make_attention
+from electra.ops.cpp.weight_gradient import weight_gradient
 from electra.ops.layer_weights import LayerWeights, layers_of, per_layer
 from electra.ops.reference.encoder_stack import CALL_SITES, attention_mask
 from electra.ops.reference.encoder_stack import encoder_stack as reference_encoder_stack
@@ -35,23 +36,19 @@ Dropouts = tuple[Dropout, Dropout, Dropout]
 class StackInputs:
     """What all layers of a stack have in common."""
 
-    mask: tuple[Tensor | None, int, int]
+    attention: AttentionShape
     dropouts: list[Dropouts]
     """Of each layer."""
-    sequences: int
-    length: int
-    heads: int
     recompute: bool
 
 
 class Saved(NamedTuple):
     """What the backward of one layer reads."""
 
-    qkv_3XLH: Tensor
-    probabilities_XLL: Tensor
-    """Before dropout, negative where dropped."""
     context_TD: Tensor
-    """Attention's output before its projection."""
+    """With the next two, what `stack_attention.Attended` says."""
+    qkv: Tensor
+    probabilities_XLL: Tensor
     sum1_TD: Tensor
     """Under the first norm, with each row's mean and inverse standard deviation."""
     stats1_T2: Tensor
@@ -93,7 +90,13 @@ def encoder_stack(
         return dropout_of(None if keys_B is None else fold_keys(keys_B, call_site), rate, columns)
 
     inputs = StackInputs(
-        mask=_contiguous_mask(attention_mask(x_BLD, lengths_B, spans, hidden_LL), x_BLD.dtype, sequences, length),
+        attention=AttentionShape(
+            mask=_contiguous_mask(attention_mask(x_BLD, lengths_B, spans, hidden_LL), x_BLD.dtype, sequences, length),
+            sequences=sequences,
+            length=length,
+            heads=first.heads,
+            head_size=width // first.heads,
+        ),
         dropouts=[
             (
                 dropout_at(call_site, first.attention_rate, length),
@@ -102,9 +105,6 @@ def encoder_stack(
             )
             for call_site in range(0, CALL_SITES * len(layers), CALL_SITES)
         ],
-        sequences=sequences,
-        length=length,
-        heads=first.heads,
         recompute=recompute,
     )
     weights = [weight for module in layers for weight in module.weights()]  # type: ignore[operator]
@@ -168,18 +168,12 @@ def _lowest_trained(needed: Sequence[bool]) -> int:
 class ForwardBuffers(NamedTuple):
     """What the next layer overwrites."""
 
-    qkv_TW: Tensor
-    scores_XLL: Tensor
-    context_XLH: Tensor
+    attention: Attention
     product_TD: Tensor
 
     @classmethod
     def empty(cls, like_TD: Tensor, inputs: StackInputs) -> ForwardBuffers:
-        (tokens, width), length = like_TD.shape, inputs.length
-        matrices, size, new = inputs.sequences * inputs.heads, width // inputs.heads, like_TD.new_empty
-        return cls(
-            new(tokens, 3 * width), new(matrices, length, length), new(matrices, length, size), new(tokens, width)
-        )
+        return cls(make_attention(like_TD, inputs.attention), torch.empty_like(like_TD))
 
 
 def forward(
@@ -187,9 +181,8 @@ def forward(
 ) -> tuple[Tensor, Saved]:
     """A layer's output, and what its backward reads."""
     at_attention, at_context, at_mlp = inputs.dropouts[number]
-    torch.mm(x_TD, layer.qkv_WD.t(), out=buffers.qkv_TW)
-    context_TD, qkv_3XLH, probabilities_XLL = _attention(layer, at_attention, inputs, buffers)
-    torch.mm(context_TD, layer.out_DD.t(), out=buffers.product_TD)
+    attended = buffers.attention.forward(x_TD, layer.qkv_WD, layer.qkv_bias_W, at_attention)
+    torch.mm(attended.context_TD, layer.out_DD.t(), out=buffers.product_TD)
     norm1 = (layer.out_bias_D, layer.gamma1_D, layer.beta1_D)
     y_TD, sum1_TD, stats1_T2 = _norm(x_TD, buffers.product_TD, norm1, at_context, inputs)
     preact_TF = torch.mm(y_TD, layer.up_FD.t())
@@ -198,26 +191,7 @@ def forward(
     torch.mm(act_TF, layer.down_DF.t(), out=buffers.product_TD)
     norm2 = (layer.down_bias_D, layer.gamma2_D, layer.beta2_D)
     z_TD, sum2_TD, stats2_T2 = _norm(y_TD, buffers.product_TD, norm2, at_mlp, inputs)
-    attention, mlp = (qkv_3XLH, probabilities_XLL, context_TD), (y_TD, preact_TF, act_TF)
-    return z_TD, Saved(*attention, sum1_TD, stats1_T2, *mlp, sum2_TD, stats2_T2)
-
-
-def _attention(
-    layer: LayerWeights, dropout: Dropout, inputs: StackInputs, buffers: ForwardBuffers
-) -> tuple[Tensor, Tensor, Tensor]:
-    """From `buffers.qkv_TW`: the heads' context side by side, queries, keys and values, and the probabilities."""
-    like, sizes = buffers.product_TD, _sizes(inputs, buffers.product_TD)
-    qkv_3XLH = like.new_empty(3, *buffers.context_XLH.shape)
-    call("split_heads", like.dtype, buffers.qkv_TW, layer.qkv_bias_W, qkv_3XLH, 3, *sizes)
-    q_XLH, k_XLH, v_XLH = qkv_3XLH
-    batched_matmul(q_XLH, k_XLH.transpose(1, 2), out=buffers.scores_XLL)
-    probabilities_XLL, scale = torch.empty_like(buffers.scores_XLL), q_XLH.shape[2] ** -0.5
-    arguments = (buffers.scores_XLL, probabilities_XLL, *inputs.mask, *dropout, scale)
-    call("softmax_dropout", like.dtype, *arguments, inputs.sequences, inputs.heads, inputs.length)
-    batched_matmul(buffers.scores_XLL, v_XLH, out=buffers.context_XLH)
-    context_TD = torch.empty_like(like)
-    call("merge_heads", like.dtype, buffers.context_XLH, context_TD, None, 1, *sizes)
-    return context_TD, qkv_3XLH, probabilities_XLL
+    return z_TD, Saved(*attended, sum1_TD, stats1_T2, y_TD, preact_TF, act_TF, sum2_TD, stats2_T2)
 
 
 def _norm(
@@ -227,7 +201,7 @@ def _norm(
     y_TD, sum_TD = torch.empty_like(x_TD), torch.empty_like(x_TD)
     stats_T2 = x_TD.new_empty(len(x_TD), 2, dtype=torch.float32)
     arguments = (x_TD, product_TD, *weights, y_TD, sum_TD, stats_T2, *dropout, NORM_EPS)
-    call("add_dropout_norm", x_TD.dtype, *arguments, inputs.sequences, inputs.length, x_TD.shape[1])
+    call("add_dropout_norm", x_TD.dtype, *arguments, inputs.attention.sequences, inputs.attention.length, x_TD.shape[1])
     return y_TD, sum_TD, stats_T2
 
 
@@ -245,24 +219,15 @@ class BackwardBuffers(NamedTuple):
     d_act_TF: Tensor
     d_preact_TF: Tensor
     d_context_TD: Tensor
-    d_context_XLH: Tensor
-    d_scores_XLL: Tensor
-    dropped_XLL: Tensor
-    """The probabilities after dropout, again."""
-    d_qkv_3XLH: Tensor
-    d_qkv_TW: Tensor
+    attention: Attention
 
     @classmethod
     def empty(cls, like_TD: Tensor, inputs: StackInputs, layer: LayerWeights) -> BackwardBuffers:
-        (width, ffn), tokens, length = layer.sizes, len(like_TD), inputs.length
-        matrices, size, new = inputs.sequences * inputs.heads, width // inputs.heads, like_TD.new_empty
-        d_x_TD, d_y_TD, d_product_TD, d_context_TD = new(4, tokens, width)
-        d_act_TF, d_preact_TF = new(2, tokens, ffn)
-        d_scores_XLL, dropped_XLL = new(2, matrices, length, length)
-        return cls(
-            d_x_TD, d_y_TD, d_product_TD, d_act_TF, d_preact_TF, d_context_TD, new(matrices, length, size),
-            d_scores_XLL, dropped_XLL, new(3, matrices, length, size), new(tokens, 3 * width),
-        )  # fmt: skip
+        (width, ffn), tokens = layer.sizes, len(like_TD)
+        d_x_TD, d_y_TD, d_product_TD, d_context_TD = like_TD.new_empty(4, tokens, width)
+        d_act_TF, d_preact_TF = like_TD.new_empty(2, tokens, ffn)
+        attention = make_attention(like_TD, inputs.attention)
+        return cls(d_x_TD, d_y_TD, d_product_TD, d_act_TF, d_preact_TF, d_context_TD, attention)
 
 
 def backward(
@@ -277,23 +242,24 @@ def backward(
 ) -> Tensor:
     """The gradient of a layer's input, in `buffers`; fills the weights' `gradients`."""
     at_attention, at_context, at_mlp = inputs.dropouts[number]
-    d_x_TD, d_y_TD, d_qkv_TW = buffers.d_x_TD, buffers.d_y_TD, buffers.d_qkv_TW
+    d_x_TD, d_y_TD, attended = buffers.d_x_TD, buffers.d_y_TD, Attended(*saved[: len(Attended._fields)])
     of_norm = (gradients.down_bias_D, gradients.gamma2_D, gradients.beta2_D)
     under_norm = (saved.sum2_TD, saved.stats2_T2, layer.gamma2_D)
     d_product_TD = _norm_backward(gradient_TD, under_norm, d_y_TD, of_norm, at_mlp, inputs, buffers)
-    torch.mm(d_product_TD.t(), saved.act_TF, out=gradients.down_DF)
+    weight_gradient(d_product_TD, saved.act_TF, out_NM=gradients.down_DF)
     torch.mm(d_product_TD, layer.down_DF, out=buffers.d_act_TF)
     arguments = (buffers.d_act_TF, saved.preact_TF, layer.up_bias_F, buffers.d_preact_TF, gradients.up_bias_F)
     call("bias_gelu_backward", x_TD.dtype, *arguments, *saved.preact_TF.shape)
-    torch.mm(buffers.d_preact_TF.t(), saved.y_TD, out=gradients.up_FD)
+    weight_gradient(buffers.d_preact_TF, saved.y_TD, out_NM=gradients.up_FD)
     d_y_TD.addmm_(buffers.d_preact_TF, layer.up_FD)
     of_norm = (gradients.out_bias_D, gradients.gamma1_D, gradients.beta1_D)
     under_norm = (saved.sum1_TD, saved.stats1_T2, layer.gamma1_D)
     d_product_TD = _norm_backward(d_y_TD, under_norm, d_x_TD, of_norm, at_context, inputs, buffers)
-    torch.mm(d_product_TD.t(), saved.context_TD, out=gradients.out_DD)
+    weight_gradient(d_product_TD, saved.context_TD, out_NM=gradients.out_DD)
     torch.mm(d_product_TD, layer.out_DD, out=buffers.d_context_TD)
-    _attention_backward(saved, gradients.qkv_bias_W, at_attention, inputs, buffers)
-    torch.mm(d_qkv_TW.t(), x_TD, out=gradients.qkv_WD)
+    to_attention = (buffers.d_context_TD, attended, layer.qkv_bias_W, at_attention)
+    d_qkv_TW = buffers.attention.backward(*to_attention, d_bias_W=gradients.qkv_bias_W)
+    weight_gradient(d_qkv_TW, x_TD, out_NM=gradients.qkv_WD)
     return d_x_TD.addmm_(d_qkv_TW, layer.qkv_WD)
 
 
@@ -309,32 +275,15 @@ def _norm_backward(
     """The gradient of the product under a norm; fills that of the residual and of bias, gamma and beta."""
     d_product_TD = d_x_TD if dropout.keys_B is None else buffers.d_product_TD
     arguments = (gradient_TD, *under_norm, d_x_TD, d_product_TD, *gradients, *dropout)
-    call("add_dropout_norm_backward", gradient_TD.dtype, *arguments, inputs.sequences, inputs.length, d_x_TD.shape[1])
+    call(
+        "add_dropout_norm_backward",
+        gradient_TD.dtype,
+        *arguments,
+        inputs.attention.sequences,
+        inputs.attention.length,
+        d_x_TD.shape[1],
+    )
     return d_product_TD
-
-
-def _attention_backward(
-    saved: Saved, d_bias_W: Tensor, dropout: Dropout, inputs: StackInputs, buffers: BackwardBuffers
-) -> None:
-    """From `buffers.d_context_TD`, fills `buffers.d_qkv_TW` and its sums over all tokens."""
-    dtype, sizes = saved.context_TD.dtype, _sizes(inputs, saved.context_TD)
-    q_XLH, k_XLH, v_XLH = saved.qkv_3XLH
-    d_context_XLH, d_scores_XLL, dropped_XLL = buffers.d_context_XLH, buffers.d_scores_XLL, buffers.dropped_XLL
-    call("split_heads", dtype, buffers.d_context_TD, None, d_context_XLH, 1, *sizes)
-    batched_matmul(d_context_XLH, v_XLH.transpose(1, 2), out=d_scores_XLL)
-    rows, scale = d_scores_XLL.shape[0] * inputs.length, q_XLH.shape[2] ** -0.5
-    arguments = (d_scores_XLL, saved.probabilities_XLL, dropped_XLL, dropout.scale, scale, rows, inputs.length)
-    call("softmax_dropout_backward", dtype, *arguments)
-    d_q_XLH, d_k_XLH, d_v_XLH = buffers.d_qkv_3XLH
-    batched_matmul(d_scores_XLL, k_XLH, out=d_q_XLH)
-    batched_matmul(d_scores_XLL.transpose(1, 2), q_XLH, out=d_k_XLH)
-    batched_matmul(dropped_XLL.transpose(1, 2), d_context_XLH, out=d_v_XLH)
-    call("merge_heads", dtype, buffers.d_qkv_3XLH, buffers.d_qkv_TW, d_bias_W, 3, *sizes)
-
-
-def _sizes(inputs: StackInputs, like_TD: Tensor) -> tuple[int, int, int, int]:
-    """Sequences, heads, length and head size."""
-    return inputs.sequences, inputs.heads, inputs.length, like_TD.shape[1] // inputs.heads
 
 
 def _empty_gradients(layers: list[LayerWeights]) -> list[LayerWeights]:

@@ -48,6 +48,12 @@ def missing() -> str:
     return ""
 
 
+@functools.cache
+def has_amx() -> bool:
+    """Whether the processor multiplies bf16 by AMX, the library knows it, and the system allows it to this process."""
+    return bool(_library()["amx_ready"]())
+
+
 def call(name: str, dtype: torch.dtype, *arguments: Tensor | int | float | None) -> None:
     """Run a function of the library for a type; tensors must be contiguous."""
     function = _function(_library(), f"{name}_{TYPES[dtype]}", tuple(map(type, arguments)))
