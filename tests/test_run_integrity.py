@@ -155,7 +155,7 @@ def test_promise_02_other_kernels_are_a_warning_or_refused(
     run: Path, data: Path, config: Config, capfd: pytest.CaptureFixture[str]
 ) -> None:
     strict = replace(config, checkpoint=replace(config.checkpoint, same_kernels=True))
-    with pytest.raises(ConfigError, match=r"checkpoint.same_kernels: .* attention cpp .* -> reference") as refused:
+    with pytest.raises(ConfigError, match=r"checkpoint.same_kernels: .* encoder_stack cpp .* -> reference") as refused:
         pretrain(strict, data=data, out=run)
     assert refused.value.exit_code == 2
     pretrain(config, data=data, out=run)
