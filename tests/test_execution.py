@@ -12,7 +12,8 @@ from electra.config.load import load
 from electra.config.schema import ObjectiveConfig, OptimConfig
 from electra.model.encoder import Encoder
 from electra.ops import dispatch
-from electra.ops.dispatch import EncoderSizes, saved_activations
+from electra.ops.cpp import library
+from electra.ops.dispatch import EncoderSizes, is_fused, saved_activations
 from electra.train.execution import (
     TOKENS_AT_ONCE,
     Execution,
@@ -135,7 +136,12 @@ def test_activations_saved_of_a_token(ampere: torch.device) -> None:
     bf16 = {"device": GPU, "dtype": torch.bfloat16}
     assert saved_activations(discriminator, "auto", **bf16) == 12 * (8 * 256 + 2 * 1024)
     assert saved_activations(generator, "auto", **bf16) == 12 * (8 * 64 + 2 * 256)
-    # Reference attention saves three scores for each of 128 keys and 4 heads.
+    # The C++ saves a probability for each of 128 keys and 4 heads, the reference two more numbers.
+    on_cpu = {"device": CPU, "dtype": torch.float32}
+    fused = is_fused(discriminator, "auto", **on_cpu)
+    assert fused == (not library.missing()) and not is_fused(discriminator, "plain", **on_cpu)
+    scores = (1 if fused else 3) * 4 * 128
+    assert saved_activations(discriminator, "auto", **on_cpu) == 12 * (8 * 256 + 2 * 1024 + scores)
     assert saved_activations(discriminator, "plain", **bf16) == 12 * (8 * 256 + 2 * 1024 + 3 * 4 * 128)
 
 

@@ -70,7 +70,7 @@ def test_scores_depend_on_distances_only() -> None:
 
 
 def test_dropout_and_gradients_are_the_references() -> None:
-    """The C++ attention leaves rotary positions to the reference, dropout by address included."""
+    """The C++ stack leaves rotary positions to the reference, dropout by address included."""
     config = tiny_config(model=replace(tiny_config().model, rotary=True))
     model, batch = make_electra(config), unpack(ragged_rows(4))
     x = torch.randn(4, 24, 32, generator=torch.Generator().manual_seed(2))

@@ -195,7 +195,8 @@ def _installed(backend: str) -> bool:
 
 def _accepted(name: str, backend: str, target: Target) -> str:
     if backend == "cpp":
-        return "a CPU with a C++ compiler"
+        amx = name == "encoder_stack" and target.dtype == torch.bfloat16 and _module("cpp", "", "library").has_amx()
+        return "a CPU with a C++ compiler" + (" and AMX" if amx else "")
     if name in ("encoder_stack", "linear_cross_entropy"):
         lacks = cuda_missing(target.device)
         return "a GPU" + (f"; CUDA kernels: {lacks}" if lacks else ", with CUDA kernels where they know the shape")
@@ -262,8 +263,8 @@ def saved_activations(encoder: EncoderSizes, kernels: Kernels, *, device: torch.
     numbers = 8 * encoder.width + 2 * encoder.ffn
     # The C++ saves probabilities of attention too, the reference also a mask and their product.
     fused = is_fused(encoder, kernels, device=device, dtype=dtype)
-    numbers += (3 if not fused else device.type == "cpu") * encoder.heads * encoder.length
-    return encoder.layers * numbers
+    scores = 3 if not fused else 1 if device.type == "cpu" else 0
+    return encoder.layers * (numbers + scores * encoder.heads * encoder.length)
 
 
 def gains_by_compiling(

@@ -35,7 +35,7 @@ class LayerWeights(NamedTuple):
 
 
 def per_layer(weights: Sequence[Tensor]) -> list[LayerWeights]:
-    """All layers' weights, one after another, layer by layer."""
+    """The weights of each layer, from those of all, one after another."""
     size = len(LayerWeights._fields)
     return [LayerWeights(*weights[first : first + size]) for first in range(0, len(weights), size)]
 

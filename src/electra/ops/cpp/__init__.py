@@ -1,1 +1,1 @@
-"""Ops for CPUs in C++: what stands between the matrix products, one pass forward and one backward."""
+"""Ops for CPUs in C++: what stands between the matrix products, and on AMX the products that it does faster."""

@@ -5,39 +5,48 @@
 
 #pragma once
 
-#ifdef __AMX_BF16__
+#include <cstdio>
 #include <cstdlib>
 
 #include "vector.h"
 
+#ifdef __AMX_BF16__
+
 constexpr int64_t TILE = 16, STEP = 32, BLOCK = 2 * TILE;  // rows or columns of a tile, its depth, a register block's side
 constexpr int64_t PACKED = TILE * STEP;                    // numbers in a tile
 
+alignas(64) static const struct {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {TILE, TILE, TILE, TILE, TILE, TILE, TILE, TILE};
+} TILE_CONFIG;
+
 // The thread's tile registers, from here to the end of the block.
 struct Tiles {
-  Tiles() { _tile_loadconfig(&config); }
+  Tiles() { _tile_loadconfig(&TILE_CONFIG); }
   ~Tiles() { _tile_release(); }
-  struct alignas(64) {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {TILE, TILE, TILE, TILE, TILE, TILE, TILE, TILE};
-  } config;
 };
 
 // Memory that a thread keeps: fetching pages anew takes as long as a product. Parts begin at cache lines.
 struct Workspace {
   ~Workspace() { std::free(start); }
-  void begin(int64_t bytes) {
-    if (bytes > size) {
-      std::free(start);
-      start = (char*)std::aligned_alloc(64, size = bytes);
-    }
+  static int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+  // Room for so many bytes in so many parts; what was there is gone.
+  void begin(int64_t bytes, int64_t parts) {
+    const int64_t needed = whole_lines(bytes) + 64 * parts;
     used = 0;
+    if (needed <= size) return;
+    std::free(start);
+    start = (char*)std::aligned_alloc(64, size = needed);
+    if (!start) {
+      std::fprintf(stderr, "electra: no memory for %lld bytes\n", (long long)needed);
+      std::abort();
+    }
   }
   template <class T>
   T* take(int64_t count) {
     T* part = (T*)(start + used);
-    used += (count * (int64_t)sizeof(T) + 63) / 64 * 64;
+    used += whole_lines(count * (int64_t)sizeof(T));
     return part;
   }
   char* start = nullptr;
@@ -107,6 +116,7 @@ static inline void transpose_tile(const uint16_t* x, int64_t stride, int64_t row
 static inline void add_block(const uint16_t* a, int64_t a_stride, int64_t a_step, int64_t a_next, const uint16_t* b,
                              int64_t b_next, int64_t steps, float* sums, int64_t sums_stride, bool begins) {
   float* const lower = sums + TILE * sums_stride;
+  asm volatile("" ::: "memory");  // g++ does not know that tiles are read from memory
   if (begins) {
     _tile_zero(0);
     _tile_zero(1);

@@ -1,5 +1,5 @@
-// Attention of whole heads in bf16 on AMX: from queries, keys and values of a product to the mixture, and back, a head at
-// a time, with its scores in the cache. Head sizes are multiples of 32; lengths are filled up to one with zeros.
+// Attention of whole heads in bf16 on AMX: from queries, keys and values of a product to the context, and back, a head
+// at a time, with its scores in the cache. Head sizes are multiples of 32; lengths are filled up to one with zeros.
 
 #include <algorithm>
 #include <vector>
@@ -56,42 +56,45 @@ static inline void scatter(const float* sums, int64_t length, int64_t size, uint
     }
 }
 
-extern "C" void attention_bfloat16(const uint16_t* qkv,   // (B, L, 3, N, size), without the bias
-                                         const uint16_t* bias,  // (3, N, size)
-                                         uint16_t* probabilities,   // out (B, N, L, L): before dropout, negative where dropped
-                                         uint16_t* mixed,           // out (B, L, N, size)
-                                         const uint16_t* mask, int64_t sequence_stride, int64_t row_stride,
-                                         const uint32_t* keys, const uint32_t* column_bits, int64_t threshold,
-                                         float dropout_scale, float scale, int64_t sequences, int64_t heads, int64_t length,
-                                         int64_t size, int64_t threads) {
+extern "C" void attention_bfloat16(const uint16_t* qkv,      // (B, L, 3, N, size), without the bias
+                                   const uint16_t* bias,     // (3, N, size)
+                                   uint16_t* probabilities,  // out (B, N, L, L): before dropout, negative where dropped
+                                   uint16_t* context,        // out (B, L, N, size)
+                                   const uint16_t* mask,     // of a sequence and row, L of them; or null
+                                   int64_t sequence_stride, int64_t row_stride,  // of the mask
+                                   const uint32_t* keys, const uint32_t* column_bits, int64_t threshold,
+                                   float dropout_scale, float scale, int64_t sequences, int64_t heads, int64_t length,
+                                   int64_t size, int64_t threads) {
   const Dropout dropout{keys, column_bits, threshold, dropout_scale};
   const int64_t filled = whole_blocks(length), width = heads * size, stride = 3 * width;
 #pragma omp parallel num_threads((int)threads)
   {
     const Tiles tiles;
-    workspace.begin(3 * filled * size * 2 + 2 * filled * size * 2 + filled * (size + BLOCK) * 4 + BLOCK * filled * 6 +
-                    (ROWS_TOGETHER + 1) * length * 4 + 10 * 64);
-    uint16_t* heads_of[3];
-    for (auto& head : heads_of) head = workspace.take<uint16_t>(filled * size);
-    auto* const packed_k = workspace.take<uint16_t>(filled * size);
-    auto* const packed_v = workspace.take<uint16_t>(filled * size);
-    auto* const sums = workspace.take<float>(BLOCK * size);
-    auto* const scores = workspace.take<float>(BLOCK * filled);
-    auto* const weights = workspace.take<uint16_t>(BLOCK * filled);
-    auto* const buffer = workspace.take<float>((ROWS_TOGETHER + 1) * length);
+    workspace.begin(5 * filled * size * 2 + BLOCK * size * 4 + BLOCK * filled * 4 + BLOCK * filled * 2 +
+                        (ROWS_TOGETHER + 1) * length * 4,
+                    9);
+    uint16_t *const q = workspace.take<uint16_t>(filled * size), *const k = workspace.take<uint16_t>(filled * size);
+    uint16_t *const v = workspace.take<uint16_t>(filled * size), *const k_tiles = workspace.take<uint16_t>(filled * size);
+    uint16_t* const v_tiles = workspace.take<uint16_t>(filled * size);
+    float *const sums = workspace.take<float>(BLOCK * size), *const scores = workspace.take<float>(BLOCK * filled);
+    uint16_t* const weights = workspace.take<uint16_t>(BLOCK * filled);
+    float* const buffer = workspace.take<float>((ROWS_TOGETHER + 1) * length);
 #pragma omp for schedule(static)
     for (int64_t head = 0; head < sequences * heads; head++) {
       const int64_t sequence = head / heads, column = head % heads * size;
-      for (int64_t part = 0; part < 3; part++)
-        gather(qkv + sequence * length * stride + part * width + column, stride, bias + part * width + column, length,
-               filled, size, heads_of[part]);
-      pack_as_columns(heads_of[1], filled, size, packed_k);
-      pack_as_depth(heads_of[2], filled, size, packed_v);
+      const uint16_t *const own = qkv + sequence * length * stride + column, *const own_bias = bias + column;
+      gather(own, stride, own_bias, length, filled, size, q);
+      gather(own + width, stride, own_bias + width, length, filled, size, k);
+      gather(own + 2 * width, stride, own_bias + 2 * width, length, filled, size, v);
+      pack_as_columns(k, filled, size, k_tiles);
+      pack_as_depth(v, filled, size, v_tiles);
       for (int64_t first = 0; first < length; first += BLOCK) {
         const int64_t rows = std::min(BLOCK, length - first);
-        multiply(heads_of[0] + first * size, size, packed_k, size / STEP, scores, BLOCK, filled);
-        for (int64_t row = 0; row < BLOCK; row++)
-          memset(weights + row * filled + (row < rows ? length : 0), 0, (row < rows ? filled - length : filled) * 2);
+        multiply(q + first * size, size, k_tiles, size / STEP, scores, BLOCK, filled);
+        for (int64_t row = 0; row < BLOCK; row++) {
+          const int64_t real = row < rows ? length : 0;
+          memset(weights + row * filled + real, 0, (filled - real) * 2);
+        }
         const uint16_t* added = mask ? mask + sequence * sequence_stride + first * row_stride : nullptr;
         with_width(length, [&](auto known) {
           for (int64_t row = 0; row < rows; row += ROWS_TOGETHER)
@@ -100,49 +103,58 @@ extern "C" void attention_bfloat16(const uint16_t* qkv,   // (B, L, 3, N, size),
                          added ? added + row * row_stride : nullptr, row_stride, dropout, scale, sequence,
                          head % heads * length + first + row, std::min(ROWS_TOGETHER, rows - row), known, buffer);
         });
-        multiply(weights, filled, packed_v, filled / STEP, sums, BLOCK, size);
-        scatter(sums, rows, size, mixed + (sequence * length + first) * width + column, width, nullptr);
+        multiply(weights, filled, v_tiles, filled / STEP, sums, BLOCK, size);
+        scatter(sums, rows, size, context + (sequence * length + first) * width + column, width, nullptr);
       }
     }
   }
 }
 
-extern "C" void attention_backward_bfloat16(const uint16_t* d_mixed,        // (B, L, N, size)
-                                                  const uint16_t* qkv,            // (B, L, 3, N, size), without the bias
-                                                  const uint16_t* bias,           // (3, N, size)
-                                                  const uint16_t* probabilities,  // (B, N, L, L)
-                                                  uint16_t* d_qkv,                // out (B, L, 3, N, size)
-                                                  uint16_t* d_bias,               // out (3, N, size)
-                                                  float dropout_scale, float scale, int64_t sequences, int64_t heads,
-                                                  int64_t length, int64_t size, int64_t threads) {
+extern "C" void attention_backward_bfloat16(const uint16_t* d_context,      // (B, L, N, size)
+                                            const uint16_t* qkv,            // (B, L, 3, N, size), without the bias
+                                            const uint16_t* bias,           // (3, N, size)
+                                            const uint16_t* probabilities,  // (B, N, L, L)
+                                            uint16_t* d_qkv,                // out (B, L, 3, N, size)
+                                            uint16_t* d_bias,               // out (3, N, size)
+                                            float dropout_scale, float scale, int64_t sequences, int64_t heads,
+                                            int64_t length, int64_t size, int64_t threads) {
   const int64_t filled = whole_blocks(length), width = heads * size, stride = 3 * width;
   std::vector<float> bias_sums(sequences * stride);
 #pragma omp parallel num_threads((int)threads)
   {
     const Tiles tiles;
-    workspace.begin(8 * filled * size * 2 + filled * size * 4 + BLOCK * filled * 4 + 4 * filled * filled * 2 +
-                    2 * ROWS_TOGETHER * length * 4 + 16 * 64);
-    uint16_t *heads_of[4], *packed[4], *squares[4];
-    for (auto& head : heads_of) head = workspace.take<uint16_t>(filled * size);
-    for (auto& tiles_of : packed) tiles_of = workspace.take<uint16_t>(filled * size);
-    for (auto& square : squares) square = workspace.take<uint16_t>(filled * filled);
-    auto* const sums = workspace.take<float>(filled * size);
-    auto* const d_weights = workspace.take<float>(BLOCK * filled);
-    auto* const buffer = workspace.take<float>(2 * ROWS_TOGETHER * length);
-    auto *const d_scores = squares[0], *const weights = squares[1];
+    workspace.begin(8 * filled * size * 2 + 4 * filled * filled * 2 + filled * size * 4 + BLOCK * filled * 4 +
+                        2 * ROWS_TOGETHER * length * 4,
+                    15);
+    uint16_t *const q = workspace.take<uint16_t>(filled * size), *const k = workspace.take<uint16_t>(filled * size);
+    uint16_t *const v = workspace.take<uint16_t>(filled * size), *const dc = workspace.take<uint16_t>(filled * size);
+    uint16_t *const q_tiles = workspace.take<uint16_t>(filled * size), *const k_tiles = workspace.take<uint16_t>(filled * size);
+    uint16_t *const v_tiles = workspace.take<uint16_t>(filled * size), *const dc_tiles = workspace.take<uint16_t>(filled * size);
+    uint16_t* const d_scores = workspace.take<uint16_t>(filled * filled);  // (queries, keys)
+    uint16_t* const weights = workspace.take<uint16_t>(filled * filled);
+    uint16_t* const d_scores_t = workspace.take<uint16_t>(filled * filled);  // (keys, queries)
+    uint16_t* const weights_t = workspace.take<uint16_t>(filled * filled);
+    float *const sums = workspace.take<float>(filled * size), *const d_weights = workspace.take<float>(BLOCK * filled);
+    float* const buffer = workspace.take<float>(2 * ROWS_TOGETHER * length);
 #pragma omp for schedule(static)
     for (int64_t head = 0; head < sequences * heads; head++) {
       const int64_t sequence = head / heads, column = head % heads * size, at = sequence * length;
-      for (int64_t part = 0; part < 3; part++)
-        gather(qkv + at * stride + part * width + column, stride, bias + part * width + column, length, filled, size,
-               heads_of[part]);
-      gather(d_mixed + at * width + column, width, nullptr, length, filled, size, heads_of[3]);
-      pack_as_columns(heads_of[2], filled, size, packed[2]);
-      for (const int64_t part : {0, 1, 3}) pack_as_depth(heads_of[part], filled, size, packed[part]);
-      memset(d_scores, 0, filled == length ? 0 : 2 * filled * filled * 2);  // with `weights` behind them
+      const uint16_t *const own = qkv + at * stride + column, *const own_bias = bias + column;
+      gather(own, stride, own_bias, length, filled, size, q);
+      gather(own + width, stride, own_bias + width, length, filled, size, k);
+      gather(own + 2 * width, stride, own_bias + 2 * width, length, filled, size, v);
+      gather(d_context + at * width + column, width, nullptr, length, filled, size, dc);
+      pack_as_columns(v, filled, size, v_tiles);
+      pack_as_depth(q, filled, size, q_tiles);
+      pack_as_depth(k, filled, size, k_tiles);
+      pack_as_depth(dc, filled, size, dc_tiles);
+      if (filled != length) {
+        memset(d_scores, 0, filled * filled * 2);
+        memset(weights, 0, filled * filled * 2);
+      }
       for (int64_t first = 0; first < length; first += BLOCK) {
         const int64_t rows = std::min(BLOCK, length - first);
-        multiply(heads_of[3] + first * size, size, packed[2], size / STEP, d_weights, BLOCK, filled);
+        multiply(dc + first * size, size, v_tiles, size / STEP, d_weights, BLOCK, filled);
         with_width(length, [&](auto known) {
           for (int64_t row = 0; row < rows; row += ROWS_TOGETHER)
             softmax_rows_backward(d_weights + row * filled, filled, probabilities + (head * length + first + row) * length,
@@ -150,14 +162,16 @@ extern "C" void attention_backward_bfloat16(const uint16_t* d_mixed,        // (
                                   scale, std::min(ROWS_TOGETHER, rows - row), known, buffer);
         });
       }
-      transpose(d_scores, filled, squares[2]);
-      transpose(weights, filled, squares[3]);
-      const uint16_t *const left[] = {d_scores, squares[2], squares[3]}, *const right[] = {packed[1], packed[0], packed[3]};
-      for (int64_t part = 0; part < 3; part++) {
-        multiply(left[part], filled, right[part], filled / STEP, sums, filled, size);
-        scatter(sums, length, size, d_qkv + at * stride + part * width + column, stride,
-                bias_sums.data() + sequence * stride + part * width + column);
-      }
+      transpose(d_scores, filled, d_scores_t);
+      transpose(weights, filled, weights_t);
+      uint16_t* const d_own = d_qkv + at * stride + column;
+      float* const own_sums = bias_sums.data() + sequence * stride + column;
+      multiply(d_scores, filled, k_tiles, filled / STEP, sums, filled, size);
+      scatter(sums, length, size, d_own, stride, own_sums);
+      multiply(d_scores_t, filled, q_tiles, filled / STEP, sums, filled, size);
+      scatter(sums, length, size, d_own + width, stride, own_sums + width);
+      multiply(weights_t, filled, dc_tiles, filled / STEP, sums, filled, size);
+      scatter(sums, length, size, d_own + 2 * width, stride, own_sums + 2 * width);
     }
   }
   sum_partials(bias_sums.data(), sequences, stride, stride, d_bias);

@@ -1,7 +1,7 @@
-"""A stack of post-norm layers as one op, its backward written out: products by the library, the rest in C++.
+"""A stack of post-norm layers as one op, its backward written out.
 
-Products write into buffers that all layers share, and into the weight gradients where they lie; autograd takes some
-sixty calls and allocations a layer.
+Products write into buffers that all layers share, and into the weight gradients where they lie. Under autograd a layer
+would take some sixty calls and allocations. C++ does what stands between the products and, on AMX, some of these too.
 
 Shapes: B sequences, L length, T = B·L tokens, D width, W = 3·D, F inner width, N heads, H head size, X = B·N.
 """
@@ -22,7 +22,7 @@ from electra.ops import NORM_EPS
 from electra.ops.cpp.dropout import Dropout, dropout_of
 from electra.ops.cpp.fold_keys import fold_keys
 from electra.ops.cpp.library import call
-from electra.ops.cpp.stack_attention import Attended, Attention, AttentionShape, make_attention
+from electra.ops.cpp.stack_attention import Attended, Attention, AttentionInputs, make_attention
 from electra.ops.cpp.weight_gradient import weight_gradient
 from electra.ops.layer_weights import LayerWeights, layers_of, per_layer
 from electra.ops.reference.encoder_stack import CALL_SITES, attention_mask
@@ -36,7 +36,7 @@ Dropouts = tuple[Dropout, Dropout, Dropout]
 class StackInputs:
     """What all layers of a stack have in common."""
 
-    attention: AttentionShape
+    attention: AttentionInputs
     dropouts: list[Dropouts]
     """Of each layer."""
     recompute: bool
@@ -46,7 +46,7 @@ class Saved(NamedTuple):
     """What the backward of one layer reads."""
 
     context_TD: Tensor
-    """With the next two, what `stack_attention.Attended` says."""
+    """This and the next two are an `Attended`."""
     qkv: Tensor
     probabilities_XLL: Tensor
     sum1_TD: Tensor
@@ -90,7 +90,7 @@ def encoder_stack(
         return dropout_of(None if keys_B is None else fold_keys(keys_B, call_site), rate, columns)
 
     inputs = StackInputs(
-        attention=AttentionShape(
+        attention=AttentionInputs(
             mask=_contiguous_mask(attention_mask(x_BLD, lengths_B, spans, hidden_LL), x_BLD.dtype, sequences, length),
             sequences=sequences,
             length=length,
@@ -108,6 +108,10 @@ def encoder_stack(
         recompute=recompute,
     )
     weights = [weight for module in layers for weight in module.weights()]  # type: ignore[operator]
+    for layer in per_layer(weights):
+        norms = (layer.gamma1_D, layer.beta1_D, layer.gamma2_D, layer.beta2_D)
+        assert all(norm.dtype == torch.float32 for norm in norms), "the C++ reads the norm's weights as fp32"
+        assert layer.up_FD.dtype == layer.up_bias_F.dtype == x_BLD.dtype
     y_BLD: Tensor = _EncoderStack.apply(x_BLD.contiguous(), inputs, *weights)  # type: ignore[no-untyped-call]
     return y_BLD
 
@@ -128,38 +132,42 @@ class _EncoderStack(torch.autograd.Function):
     def forward(ctx: Any, x_BLD: Tensor, inputs: StackInputs, *weights: Tensor) -> Tensor:
         x_TD, layers, read = x_BLD.flatten(0, 1), per_layer(weights), []
         buffers = ForwardBuffers.empty(x_TD, inputs)
-        lowest = _lowest_trained(ctx.needs_input_grad)
+        ctx.inputs, ctx.lowest = inputs, _lowest_trained(ctx.needs_input_grad)
         for number, layer in enumerate(layers):
-            y_TD, saved = forward(x_TD, layer, number, inputs, buffers)
-            if number >= lowest:
+            y_TD, saved = forward_layer(x_TD, layer, number, inputs, buffers)
+            if number >= ctx.lowest:
                 read += [x_TD] if inputs.recompute else [x_TD, *saved]
             x_TD = y_TD
-        ctx.inputs, ctx.count = inputs, len(weights)
+        ctx.count = len(weights)
         ctx.save_for_backward(*weights, *read)
         return x_TD.view(x_BLD.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient_BLD: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, lowest = ctx.inputs, _lowest_trained(ctx.needs_input_grad)
+        inputs: StackInputs = ctx.inputs
         layers, read = per_layer(ctx.saved_tensors[: ctx.count]), list(ctx.saved_tensors[ctx.count :])
         size = 1 if inputs.recompute else 1 + len(Saved._fields)
         gradient_TD = gradient_BLD.contiguous().flatten(0, 1)
         gradients = _empty_gradients(layers)
-        again = ForwardBuffers.empty(gradient_TD, inputs) if inputs.recompute else None
-        buffers = BackwardBuffers.empty(gradient_TD, inputs, layers[0])
-        for number in reversed(range(lowest, len(layers))):
-            x_TD, *tensors = read[(number - lowest) * size :][:size]
-            saved = Saved(*tensors) if again is None else forward(x_TD, layers[number], number, inputs, again)[1]
-            arguments = (layers[number], number, inputs, saved, buffers, gradients[number])
-            gradient_TD = backward(gradient_TD, x_TD, *arguments)
-        return gradient_TD.view(gradient_BLD.shape), None, *itertools.chain(*gradients)
+        again = ForwardBuffers.empty(gradient_TD, inputs)
+        buffers = BackwardBuffers.empty(gradient_TD, layers[0])
+        for number in reversed(range(ctx.lowest, len(layers))):
+            x_TD, *tensors = read[(number - ctx.lowest) * size :][:size]
+            layer = layers[number]
+            saved = Saved(*tensors) if tensors else forward_layer(x_TD, layer, number, inputs, again)[1]
+            arguments = (layer, number, inputs, saved, buffers, again.attention, gradients[number])
+            gradient_TD = backward_layer(gradient_TD, x_TD, *arguments)
+            del saved, arguments  # before the next layer's take their place
+        d_x_BLD = gradient_TD.view(gradient_BLD.shape) if ctx.needs_input_grad[0] else None
+        return d_x_BLD, None, *itertools.chain(*gradients)
 
 
 def _lowest_trained(needed: Sequence[bool]) -> int:
     """The lowest layer that the backward goes through, by which arguments of `forward` need a gradient."""
     x, _, *weights = needed
-    return 0 if x or True not in weights else weights.index(True) // len(LayerWeights._fields)
+    first = 0 if x else (*weights, True).index(True)
+    return first // len(LayerWeights._fields)
 
 
 # --- forward ---
@@ -176,7 +184,7 @@ class ForwardBuffers(NamedTuple):
         return cls(make_attention(like_TD, inputs.attention), torch.empty_like(like_TD))
 
 
-def forward(
+def forward_layer(
     x_TD: Tensor, layer: LayerWeights, number: int, inputs: StackInputs, buffers: ForwardBuffers
 ) -> tuple[Tensor, Saved]:
     """A layer's output, and what its backward reads."""
@@ -216,21 +224,17 @@ class BackwardBuffers(NamedTuple):
     d_y_TD: Tensor
     """Of the first norm's output."""
     d_product_TD: Tensor
+    """Under a norm."""
     d_act_TF: Tensor
     d_preact_TF: Tensor
-    d_context_TD: Tensor
-    attention: Attention
 
     @classmethod
-    def empty(cls, like_TD: Tensor, inputs: StackInputs, layer: LayerWeights) -> BackwardBuffers:
-        (width, ffn), tokens = layer.sizes, len(like_TD)
-        d_x_TD, d_y_TD, d_product_TD, d_context_TD = like_TD.new_empty(4, tokens, width)
-        d_act_TF, d_preact_TF = like_TD.new_empty(2, tokens, ffn)
-        attention = make_attention(like_TD, inputs.attention)
-        return cls(d_x_TD, d_y_TD, d_product_TD, d_act_TF, d_preact_TF, d_context_TD, attention)
+    def empty(cls, like_TD: Tensor, layer: LayerWeights) -> BackwardBuffers:
+        (width, ffn), tokens, new = layer.sizes, len(like_TD), like_TD.new_empty
+        return cls(new(tokens, width), new(tokens, width), new(tokens, width), new(tokens, ffn), new(tokens, ffn))
 
 
-def backward(
+def backward_layer(
     gradient_TD: Tensor,
     x_TD: Tensor,
     layer: LayerWeights,
@@ -238,6 +242,7 @@ def backward(
     inputs: StackInputs,
     saved: Saved,
     buffers: BackwardBuffers,
+    attention: Attention,
     gradients: LayerWeights,
 ) -> Tensor:
     """The gradient of a layer's input, in `buffers`; fills the weights' `gradients`."""
@@ -256,9 +261,9 @@ def backward(
     under_norm = (saved.sum1_TD, saved.stats1_T2, layer.gamma1_D)
     d_product_TD = _norm_backward(d_y_TD, under_norm, d_x_TD, of_norm, at_context, inputs, buffers)
     weight_gradient(d_product_TD, saved.context_TD, out_NM=gradients.out_DD)
-    torch.mm(d_product_TD, layer.out_DD, out=buffers.d_context_TD)
-    to_attention = (buffers.d_context_TD, attended, layer.qkv_bias_W, at_attention)
-    d_qkv_TW = buffers.attention.backward(*to_attention, d_bias_W=gradients.qkv_bias_W)
+    d_context_TD = torch.mm(d_product_TD, layer.out_DD, out=d_y_TD)
+    to_attention = (d_context_TD, attended, layer.qkv_bias_W, at_attention)
+    d_qkv_TW = attention.backward(*to_attention, d_bias_W=gradients.qkv_bias_W)
     weight_gradient(d_qkv_TW, x_TD, out_NM=gradients.qkv_WD)
     return d_x_TD.addmm_(d_qkv_TW, layer.qkv_WD)
 

@@ -32,6 +32,8 @@ PASSED: dict[type, Any] = {
     **dict.fromkeys((Tensor, torch.nn.Parameter, type(None)), ctypes.c_void_p),
 }
 """What arguments are handed over as; a tensor as the address of its first element."""
+AMX_BLOCK = 32
+"""Sizes of heads and weights that AMX multiplies are multiples of it."""
 
 
 @functools.cache

@@ -6,13 +6,13 @@
 
 #include "vector.h"
 
-// to = dropout(softmax(scores * scale + bias)) of at most ROWS_TOGETHER rows; the scores may be in the place of `to`.
+// to = dropout(softmax(scores * scale + mask)) of at most ROWS_TOGETHER rows; the scores may be in the place of `to`.
 template <class S, class T, class Length>
 __attribute__((always_inline)) static inline void softmax_rows(
     const S* scores, int64_t scores_stride,
     T* to, int64_t to_stride,
     T* probabilities,                // out (some, L): before dropout, negative where dropped
-    const T* bias, int64_t bias_stride,  // of the first row; or null
+    const T* mask, int64_t mask_stride,  // of the first row, to add to the scores; or null
     const Dropout& dropout, float scale, int64_t sequence, int64_t row,  // the first row's in its sequence
     int64_t some, Length length,
     float* buffer) {                 // (ROWS_TOGETHER + 1, L)
@@ -22,8 +22,8 @@ __attribute__((always_inline)) static inline void softmax_rows(
     const S* __restrict from = scores + one * scores_stride;
     float* __restrict score = buffer + one * length;
     float max = -std::numeric_limits<float>::infinity();
-    if (bias) {
-      const T* __restrict added = bias + one * bias_stride;
+    if (mask) {
+      const T* __restrict added = mask + one * mask_stride;
 #pragma omp simd reduction(max : max)
       for (int64_t i = 0; i < length; i++) {
         score[i] = to_float(from[i]) * scale + to_float(added[i]);

@@ -57,12 +57,12 @@ static void merge_heads(const T* x,  // (parts, B, N, L, size)
   if (sums) sum_partials(partial_sums.data(), blocks, width, width, sums);
 }
 
-// scores = dropout(softmax(scores * scale + bias)), in place.
+// scores = dropout(softmax(scores * scale + mask)), in place.
 template <class T, class Length>
 static void softmax_dropout(T* scores,             // in and out (B, N, L, L)
                             T* probabilities,      // out (B, N, L, L): before dropout, negative where dropped
-                            const T* bias,         // of a sequence and row, L of them; or null
-                            int64_t sequence_stride, int64_t row_stride,  // of the bias
+                            const T* mask,         // of a sequence and row, L of them; or null
+                            int64_t sequence_stride, int64_t row_stride,  // of the mask
                             Dropout dropout, float scale, int64_t sequences, int64_t heads, Length length, int threads) {
 #pragma omp parallel num_threads(threads)
   {
@@ -71,7 +71,7 @@ static void softmax_dropout(T* scores,             // in and out (B, N, L, L)
     for (int64_t matrix = 0; matrix < sequences * heads; matrix++)
       for (int64_t first = 0; first < length; first += ROWS_TOGETHER) {
         const int64_t sequence = matrix / heads, some = length - first < ROWS_TOGETHER ? length - first : ROWS_TOGETHER;
-        const T* added = bias ? bias + sequence * sequence_stride + first * row_stride : nullptr;
+        const T* added = mask ? mask + sequence * sequence_stride + first * row_stride : nullptr;
         const int64_t row = matrix * length + first;
         softmax_rows(scores + row * length, length, scores + row * length, length, probabilities + row * length, added,
                      row_stride, dropout, scale, sequence, row - sequence * heads * length, some, length, buffer.data());
@@ -96,7 +96,7 @@ static void softmax_dropout_backward(T* gradient,             // in and out (row
   }
 }
 
-#define ATTENTION(DTYPE, T)                                                                                            \
+#define SOFTMAX_DROPOUT(DTYPE, T)                                                                                            \
   extern "C" void split_heads_##DTYPE(const T* x, const T* bias, T* y, int64_t parts, int64_t sequences,               \
                                       int64_t heads, int64_t length, int64_t size, int64_t threads) {                  \
     with_width(size, [=](auto known) {                                                                                 \
@@ -110,11 +110,11 @@ static void softmax_dropout_backward(T* gradient,             // in and out (row
     });                                                                                                                \
   }                                                                                                                    \
   extern "C" void softmax_dropout_##DTYPE(                                                                             \
-      T* scores, T* probabilities, const T* bias, int64_t sequence_stride, int64_t row_stride, const uint32_t* keys,   \
+      T* scores, T* probabilities, const T* mask, int64_t sequence_stride, int64_t row_stride, const uint32_t* keys,   \
       const uint32_t* column_bits, int64_t threshold, float dropout_scale, float scale, int64_t sequences,             \
       int64_t heads, int64_t length, int64_t threads) {                                                                \
     with_width(length, [=](auto known) {                                                                               \
-      softmax_dropout(scores, probabilities, bias, sequence_stride, row_stride,                                        \
+      softmax_dropout(scores, probabilities, mask, sequence_stride, row_stride,                                        \
                       Dropout{keys, column_bits, threshold, dropout_scale}, scale, sequences, heads, known,            \
                       (int)threads);                                                                                   \
     });                                                                                                                \
@@ -126,5 +126,5 @@ static void softmax_dropout_backward(T* gradient,             // in and out (row
       softmax_dropout_backward(gradient, probabilities, dropped, dropout_scale, scale, rows, known, (int)threads);     \
     });                                                                                                                \
   }
-ATTENTION(float32, float)
-ATTENTION(bfloat16, uint16_t)
+SOFTMAX_DROPOUT(float32, float)
+SOFTMAX_DROPOUT(bfloat16, uint16_t)

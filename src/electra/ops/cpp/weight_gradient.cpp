@@ -18,7 +18,7 @@ static void part_of_product(const uint16_t* gradient, const uint16_t* x, uint16_
                             int64_t columns, int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
   constexpr int64_t MOST = CHUNK / STEP, ROW = MOST * PACKED, SUMS = BLOCK * BLOCK;  // of a row of tiles, of a block
   const int64_t height = i1 - i0, width = j1 - j0, across = width / BLOCK;
-  workspace.begin((2 + width / TILE) * ROW * 2 + height * width * 4);
+  workspace.begin((2 + width / TILE) * ROW * 2 + height * width * 4, 3);
   uint16_t *const a = workspace.take<uint16_t>(2 * ROW), *const b = workspace.take<uint16_t>(width / TILE * ROW);
   float* const sums = workspace.take<float>(height * width);  // block by block
   for (int64_t first = 0; first < tokens; first += CHUNK) {
@@ -62,7 +62,7 @@ extern "C" void weight_gradient_bfloat16(const uint16_t* gradient,  // (tokens, 
                                          int64_t tokens, int64_t rows, int64_t columns, int64_t threads) {
   const bool by_rows = rows >= columns;
   const int64_t blocks = std::max(rows, columns) / BLOCK, parts = std::min(blocks, threads);
-#pragma omp parallel for num_threads((int)parts) schedule(static)
+#pragma omp parallel for num_threads((int)threads) schedule(static)
   for (int64_t part = 0; part < parts; part++) {
     const Tiles tiles;
     const int64_t first = blocks * part / parts * BLOCK, end = blocks * (part + 1) / parts * BLOCK;
