@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import tomllib
@@ -184,3 +185,29 @@ def test_the_gpu_is_known() -> None:
         pytest.skip("no CUDA device")
     device = hardware.device("auto")
     assert hardware.peak_flops(device, hardware.compute_dtype("auto", device))
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists()
+    or resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY,
+    reason="needs a Linux with large pages, and addresses without a limit",
+)
+def test_what_a_step_frees_is_kept_in_large_pages() -> None:
+    """In a process of its own, since the C library keeps what it was told."""
+    program = """
+import torch
+from electra.hardware import keep_freed_memory
+keep_freed_memory()
+keep_freed_memory()
+address = torch.empty(1 << 20).data_ptr()
+found = ""
+for line in open("/proc/self/smaps", encoding="utf-8"):
+    words = line.split()
+    if "-" in words[0] and len(words) >= 5 and not words[0].endswith(":"):
+        start, end = (int(edge, 16) for edge in words[0].split("-"))
+    elif words[0] == "VmFlags:" and start <= address < end:
+        found = words
+assert "hg" in found, found
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
