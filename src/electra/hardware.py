@@ -26,7 +26,7 @@ _IMPORTED = time.monotonic()
 _SLOWEST_START_S = 60.0  # of an interpreter; more means that the system's figure is not to be trusted
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # from glibc's malloc.h
 _MADV_HUGEPAGE, _HUGE_PAGE = 14, 1 << 21  # from Linux's mman.h
-_LARGEST_FROM_HEAP, _HEAP_AT_ONCE = 1 << 25, 1 << 30
+_LARGEST_FROM_HEAP, _HEAP_AT_ONCE, _MOST_FREE_BLOCKS = 1 << 25, 1 << 30, 64
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "triton")
 
@@ -118,9 +118,13 @@ def _grow_heap(libc: ctypes.CDLL) -> None:
     libc.free.argtypes = [ctypes.c_void_p]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     before = libc.sbrk(0)
+    taken: list[int] = []
     libc.mallopt(_M_TOP_PAD, _HEAP_AT_ONCE)
-    libc.free(libc.malloc(_LARGEST_FROM_HEAP // 2))
+    while libc.sbrk(0) == before and len(taken) < _MOST_FREE_BLOCKS:  # what is free already is given out first
+        taken.append(libc.malloc(_LARGEST_FROM_HEAP // 2))
     libc.mallopt(_M_TOP_PAD, 0)
+    for block in taken:
+        libc.free(block)
     start = -(-before // _HUGE_PAGE) * _HUGE_PAGE
     if (size := libc.sbrk(0) - start) > 0:
         libc.madvise(start, size, _MADV_HUGEPAGE)
