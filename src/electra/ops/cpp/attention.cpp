@@ -73,9 +73,9 @@ extern "C" void attention_bfloat16(const uint16_t* qkv,      // (B, L, 3, N, siz
     workspace.begin(5 * filled * size * 2 + BLOCK * size * 4 + BLOCK * filled * 4 + BLOCK * filled * 2 +
                         (ROWS_TOGETHER + 1) * length * 4,
                     9);
-    uint16_t *const q = workspace.take<uint16_t>(filled * size), *const k = workspace.take<uint16_t>(filled * size);
-    uint16_t *const v = workspace.take<uint16_t>(filled * size), *const k_tiles = workspace.take<uint16_t>(filled * size);
-    uint16_t* const v_tiles = workspace.take<uint16_t>(filled * size);
+    const auto take_head = [&] { return workspace.take<uint16_t>(filled * size); };
+    uint16_t *const q = take_head(), *const k = take_head(), *const v = take_head();
+    uint16_t *const k_tiles = take_head(), *const v_tiles = take_head();
     float *const sums = workspace.take<float>(BLOCK * size), *const scores = workspace.take<float>(BLOCK * filled);
     uint16_t* const weights = workspace.take<uint16_t>(BLOCK * filled);
     float* const buffer = workspace.take<float>((ROWS_TOGETHER + 1) * length);
@@ -126,14 +126,13 @@ extern "C" void attention_backward_bfloat16(const uint16_t* d_context,      // (
     workspace.begin(8 * filled * size * 2 + 4 * filled * filled * 2 + filled * size * 4 + BLOCK * filled * 4 +
                         2 * ROWS_TOGETHER * length * 4,
                     15);
-    uint16_t *const q = workspace.take<uint16_t>(filled * size), *const k = workspace.take<uint16_t>(filled * size);
-    uint16_t *const v = workspace.take<uint16_t>(filled * size), *const dc = workspace.take<uint16_t>(filled * size);
-    uint16_t *const q_tiles = workspace.take<uint16_t>(filled * size), *const k_tiles = workspace.take<uint16_t>(filled * size);
-    uint16_t *const v_tiles = workspace.take<uint16_t>(filled * size), *const dc_tiles = workspace.take<uint16_t>(filled * size);
-    uint16_t* const d_scores = workspace.take<uint16_t>(filled * filled);  // (queries, keys)
-    uint16_t* const weights = workspace.take<uint16_t>(filled * filled);
-    uint16_t* const d_scores_t = workspace.take<uint16_t>(filled * filled);  // (keys, queries)
-    uint16_t* const weights_t = workspace.take<uint16_t>(filled * filled);
+    const auto take_head = [&] { return workspace.take<uint16_t>(filled * size); };
+    const auto take_square = [&] { return workspace.take<uint16_t>(filled * filled); };
+    uint16_t *const q = take_head(), *const k = take_head(), *const v = take_head(), *const dc = take_head();
+    uint16_t *const q_tiles = take_head(), *const k_tiles = take_head(), *const v_tiles = take_head();
+    uint16_t* const dc_tiles = take_head();
+    uint16_t *const d_scores = take_square(), *const weights = take_square();      // (queries, keys)
+    uint16_t *const d_scores_t = take_square(), *const weights_t = take_square();  // (keys, queries)
     float *const sums = workspace.take<float>(filled * size), *const d_weights = workspace.take<float>(BLOCK * filled);
     float* const buffer = workspace.take<float>(2 * ROWS_TOGETHER * length);
 #pragma omp for schedule(static)
