@@ -6,6 +6,7 @@ import copy
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -403,3 +404,39 @@ def test_without_a_cache_the_same_ops_run(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert not library.missing()
     assert dict(select("auto", device=torch.device("cpu"), dtype=torch.float32))["dropout"].backend == "cpp"
+
+
+@needs_compiler
+def test_a_tensor_with_strides_is_refused() -> None:
+    with pytest.raises(AssertionError, match="without strides"):
+        library.call("bias_gelu", torch.float32, torch.zeros(4, 6).t(), torch.zeros(4), torch.zeros(6, 4), 6, 4)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("afresh", "short_source")
+def test_a_compiler_of_any_encoding_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "odd g++"
+    compiler.write_bytes(b'#!/bin/sh\n[ "$1" = --version ] && printf "\\351\\n" && exit 0\nexec g++ "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert not library.missing()
+
+
+@needs_compiler
+def test_openmp_is_found_in_a_folder_with_a_space(tmp_path: Path) -> None:
+    """Where a person keeps a virtual environment."""
+    folder = tmp_path / "my environment"
+    folder.mkdir()
+    (folder / "one.cpp").write_text('extern "C" int answer() { return 42; }\n', encoding="utf-8")
+    made = folder / "libgomp-2.so.1"
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", made, folder / "one.cpp"], check=True, timeout=60)
+    code = f"""
+import ctypes
+from electra.ops.cpp import library
+kept = ctypes.CDLL({str(made)!r})
+library._share_threads()
+print(ctypes.CDLL(None).answer())
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert found.stdout.strip() == "42", found.stderr

@@ -10,6 +10,7 @@ import pytest
 import torch
 from ops_backends import GPU, GPU_MARK, HERE, STACKS, close, exact, reference_ops
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from electra.batches.sequences import document_spans
 from electra.bench import stack_check
@@ -255,3 +256,44 @@ def test_hidden_tokens_in_cpp_are_those_of_the_reference(hidden: str, lengths: T
         found.append([y, *torch.autograd.grad(y, leaves, HERE.numbers(2, 20, 32, seed=2))])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5 * float(other.detach().abs().max()))
+
+
+@pytest.mark.skipif(bool(CPP_LACKS), reason=CPP_LACKS)
+def test_a_stack_in_cpp_computes_in_its_own_type_under_autocast() -> None:
+    layers, x, incoming = network().float(), HERE.numbers(2, 20, 32, seed=1).float(), HERE.numbers(2, 20, 32, seed=2)
+    leaves, found = list(layers.parameters()), []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            y = run(layers, x.bfloat16() if enabled else x.bfloat16().float(), keys_B=KEYS, backend="cpp")
+            found.append([y, *torch.autograd.grad(y, leaves, incoming.float())])
+            with torch.no_grad():
+                found[-1].append(run(layers, x, backend="cpp"))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert found[0][0].dtype == torch.float32
+
+
+@pytest.mark.skipif(bool(CPP_LACKS), reason=CPP_LACKS)
+def test_weights_between_others_are_read_like_copies_of_them() -> None:
+    layers, x, incoming = network(), HERE.numbers(2, 20, 32, seed=1), HERE.numbers(2, 20, 32, seed=2)
+    found = []
+    for apart in (False, True):
+        for weight in layers.parameters():
+            weight.data = torch.stack((weight.data, weight.data + 1), -1)[..., 0] if apart else weight.data
+        y = run(layers, x, keys_B=KEYS, backend="cpp")
+        found.append([y, *torch.autograd.grad(y, list(layers.parameters()), incoming)])
+    assert not layers[0].up.bias.is_contiguous()
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.skipif(bool(CPP_LACKS), reason=CPP_LACKS)
+def test_a_stack_in_cpp_runs_inside_a_checkpoint() -> None:
+    """Whose hooks give each saved tensor once."""
+    layers, x, incoming = network(), HERE.numbers(2, 20, 32, seed=1), HERE.numbers(2, 20, 32, seed=2)
+    leaves = list(layers.parameters())
+    want = torch.autograd.grad(run(layers, x, keys_B=KEYS, backend="cpp"), leaves, incoming)
+
+    def again(x: Tensor) -> Tensor:
+        return run(layers, x, keys_B=KEYS, backend="cpp")
+
+    got = torch.autograd.grad(checkpoint(again, x, use_reentrant=False), leaves, incoming)
+    assert all(torch.equal(one, other) for one, other in zip(got, want, strict=True))

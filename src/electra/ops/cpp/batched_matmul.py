@@ -18,5 +18,6 @@ def batched_matmul(a_XIK: Tensor, b_XKJ: Tensor, *, out: Tensor | None = None) -
     (count, rows, inner), columns = a_XIK.shape, b_XKJ.shape[2]
     product = a_XIK.new_empty(count, rows, columns) if out is None else out
     strides = (*a_XIK.stride()[1:], *b_XKJ.stride()[1:])
-    call("batched_matmul", product.dtype, a_XIK, b_XKJ, product, count, rows, inner, columns, *strides)
+    a, b = (one if one.is_contiguous() else one.mT for one in (a_XIK, b_XKJ))  # as they lie in memory
+    call("batched_matmul", product.dtype, a, b, product, count, rows, inner, columns, *strides)
     return product

@@ -9,9 +9,9 @@ Shapes: B sequences, L length, T = B·L tokens, D width, W = 3·D, F inner width
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from electra.ops.layer_weights import LayerWeights, layers_of, per_layer
 from electra.ops.reference.encoder_stack import CALL_SITES, attention_mask
 from electra.ops.reference.encoder_stack import encoder_stack as reference_encoder_stack
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 Dropouts = tuple[Dropout, Dropout, Dropout]
 """At the call sites of a layer: attention, its output, the MLP's output."""
 
@@ -61,6 +62,13 @@ class Saved(NamedTuple):
     stats2_T2: Tensor
 
 
+def _without_autocast(function: Function) -> Function:
+    """It would give products another type than the C++ is told."""
+    decorated: Function = torch.autocast("cpu", enabled=False)(function)
+    return decorated
+
+
+@_without_autocast
 def encoder_stack(
     x_BLD: Tensor,
     layers: Sequence[nn.Module],
@@ -72,6 +80,8 @@ def encoder_stack(
     recompute: bool,
     rotation_2LH: Tensor | None = None,
 ) -> Tensor:
+    first: Any = layers[0]  # a `model.layers.Layer`; all have the same rates
+    x_BLD = x_BLD.to(first.weights()[0].dtype)  # it has another under autocast
     if rotation_2LH is not None or not torch.is_grad_enabled():  # what this gains it gains in training
         return reference_encoder_stack(
             x_BLD,
@@ -83,7 +93,6 @@ def encoder_stack(
             recompute=recompute,
             rotation_2LH=rotation_2LH,
         )
-    first: Any = layers[0]  # a `model.layers.Layer`; all have the same rates
     sequences, length, width = x_BLD.shape
 
     def dropout_at(call_site: int, rate: float, columns: int) -> Dropout:
@@ -107,11 +116,12 @@ def encoder_stack(
         ],
         recompute=recompute,
     )
-    weights = [weight for module in layers for weight in module.weights()]  # type: ignore[operator]
+    weights = [weight.contiguous() for module in layers for weight in module.weights()]  # type: ignore[operator]
     for layer in per_layer(weights):
         norms = (layer.gamma1_D, layer.beta1_D, layer.gamma2_D, layer.beta2_D)
         assert all(norm.dtype == torch.float32 for norm in norms), "the C++ reads the norm's weights as fp32"
-        assert layer.up_FD.dtype == layer.up_bias_F.dtype == x_BLD.dtype
+        others = (layer.qkv_bias_W, layer.out_bias_D, layer.up_FD, layer.up_bias_F, layer.down_bias_D)
+        assert all(other.dtype == x_BLD.dtype for other in others), "the C++ reads all other weights as the states"
     y_BLD: Tensor = _EncoderStack.apply(x_BLD.contiguous(), inputs, *weights)  # type: ignore[no-untyped-call]
     return y_BLD
 
@@ -144,9 +154,11 @@ class _EncoderStack(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @_without_autocast
     def backward(ctx: Any, gradient_BLD: Tensor) -> tuple[Tensor | None, ...]:
         inputs: StackInputs = ctx.inputs
-        layers, read = per_layer(ctx.saved_tensors[: ctx.count]), list(ctx.saved_tensors[ctx.count :])
+        saved_tensors = ctx.saved_tensors  # once: hooks on saved tensors may refuse a second time
+        layers, read = per_layer(saved_tensors[: ctx.count]), list(saved_tensors[ctx.count :])
         size = 1 if inputs.recompute else 1 + len(Saved._fields)
         gradient_TD = gradient_BLD.contiguous().flatten(0, 1)
         gradients = _empty_gradients(layers)

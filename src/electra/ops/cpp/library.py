@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
@@ -32,6 +33,7 @@ PASSED: dict[type, Any] = {
     **dict.fromkeys((Tensor, torch.nn.Parameter, type(None)), ctypes.c_void_p),
 }
 """What arguments are handed over as; a tensor as the address of its first element."""
+BUILD_SECONDS = 600  # it takes seven; more, where many processes build at once on few cores
 AMX_BLOCK = 32
 """Sizes of heads and weights that AMX multiplies are multiples of it."""
 
@@ -59,8 +61,13 @@ def has_amx() -> bool:
 def call(name: str, dtype: torch.dtype, *arguments: Tensor | int | float | None) -> None:
     """Run a function of the library for a type; tensors must be contiguous."""
     function = _function(_library(), f"{name}_{TYPES[dtype]}", tuple(map(type, arguments)))
-    passed = [one.data_ptr() if isinstance(one, Tensor) else one for one in arguments]
+    passed = [_address(one) if isinstance(one, Tensor) else one for one in arguments]
     function(*passed, torch.get_num_threads())
+
+
+def _address(tensor: Tensor) -> int:
+    assert tensor.is_contiguous(), "the C++ reads tensors without strides"
+    return tensor.data_ptr()
 
 
 @functools.cache
@@ -94,7 +101,8 @@ def _library() -> ctypes.CDLL:
 def _cached(compiler: str) -> Path:
     """Where the library for these sources, this compiler and this processor is kept."""
     sources = sorted(SOURCES.glob("*.cpp"))
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
+    asked = [compiler, "--version"]
+    version = subprocess.run(asked, capture_output=True, text=True, errors="replace", check=True, timeout=60).stdout
     contents = (path.read_text(encoding="utf-8") for path in (*sorted(SOURCES.glob("*.h")), *sources))
     return cache_path("cpp-ops", "\n".join((version, _processor(), *OPTIONS, *contents)), ".so")
 
@@ -117,7 +125,7 @@ def _compiled(compiler: str, sources: list[Path], folder: Path) -> list[str]:
         for made, source in zip(objects, sources, strict=True)
     ]
     try:
-        codes = [process.wait(timeout=120) for process in running]
+        codes = [process.wait(timeout=BUILD_SECONDS) for process in running]
         if any(codes):
             raise RuntimeError(f"{compiler} does not compile the sources")
     finally:
@@ -132,9 +140,10 @@ def _share_threads() -> None:
 
     torch may bring OpenMP under a name of its own; what is loaded globally is found before what the linker named.
     """
-    loaded = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    for path in sorted(set(re.findall(r"/\S*/lib[gi]*omp\S*\.so\S*", loaded))):
-        ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    loaded = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
+    for path in sorted(set(re.findall(r"/.*/lib[gi]*omp[^/]*\.so[^/\n]*$", loaded, re.MULTILINE))):
+        with suppress(OSError):  # deleted under this process
+            ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
 
 
 def _processor() -> str:
