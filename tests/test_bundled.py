@@ -174,13 +174,14 @@ def test_fine_tuning_takes_it_where_no_model_is_named(package: Path, tmp_path: P
 
 def test_pretraining_goes_on_from_it(package: Path, tmp_path: Path) -> None:
     data = tiny_runs.make_data(tmp_path / "data", vocab=folder_of(TINY))
-    config = continue_from(Path(TINY), tmp_path / "out", overrides=["train.steps=6", "optim.ema=0.0"])
-    start = store.read_weights(store.latest(tmp_path / "out"))  # type: ignore[arg-type]
+    start = continue_from(
+        Path(TINY), tmp_path / "out", overrides=["train.steps=6", "optim.ema=0.0", "checkpoint.keep=9"]
+    )
+    tiny_runs.pretrain(start.config, data=data, out=tmp_path / "out", start=start)
+    written = load_file(tmp_path / "out" / "checkpoints" / "step-00000000" / "model.safetensors")
     stored = load_file(next(folder_of(TINY).glob("checkpoints/*/model.safetensors")))
-    assert all(torch.equal(start[name], tensor.float()) for name, tensor in stored.items())
-    written = load_file(next((tmp_path / "out").glob("checkpoints/*/model.safetensors")))
+    assert all(torch.equal(written[name], tensor.float()) for name, tensor in stored.items())
     assert {tensor.dtype for tensor in written.values()} == {torch.float32}
-    tiny_runs.pretrain(config, data=data, out=tmp_path / "out")
     assert store.steps(tmp_path / "out")[-1].name == "step-00000006"
 
 

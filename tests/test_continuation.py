@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from electra.checkpoint import store
 from electra.checkpoint.tensors import read_tensors
 from electra.cli import main
 from electra.config.load import load
+from electra.config.schema import Config
 from electra.errors import ConfigError, DataError
 from electra.interop.continuation import continue_from, continued
 from electra.interop.transfer import export_model
 from electra.pretrain import pretrain
+from electra.shards.dataset import open_data
 
 
 @pytest.fixture(scope="module")
@@ -73,26 +76,32 @@ def test_what_an_export_lacks_starts_fresh(place: Path, tmp_path: Path) -> None:
     assert not any(name.endswith("up.weight") for name in taken if name.startswith("generator"))
 
 
+def train_from(model: Path, out: Path, data: Path, *overrides: str) -> Path:
+    start = continue_from(model, out, overrides=overrides)
+    return pretrain(start.config, data=data, out=out, start=start)
+
+
 def test_stopped_and_resumed_it_ends_with_the_same_bits(place: Path, tmp_path: Path) -> None:
     """And resuming needs the model no longer."""
-    overrides = ["train.steps=9"]
-    config = continue_from(place / "run", tmp_path / "whole", overrides=overrides)
-    pretrain(config, data=place / "data", out=tmp_path / "whole")
-    config = continue_from(place / "run", tmp_path / "parts", overrides=overrides)
-    stop_at(4, config, data=place / "data", out=tmp_path / "parts")
-    again = continue_from(tmp_path / "gone", tmp_path / "parts", overrides=overrides)
-    assert again == config
-    pretrain(again, data=place / "data", out=tmp_path / "parts")
+    data, model = place / "data", tmp_path / "model"
+    shutil.copytree(place / "run", model)
+    train_from(model, tmp_path / "whole", data, "train.steps=9")
+    start = continue_from(model, tmp_path / "parts", overrides=["train.steps=9"])
+    stop_at(4, start.config, data=data, out=tmp_path / "parts", start=start)
+    shutil.rmtree(model)
+    again = continue_from(model, tmp_path / "parts", overrides=["train.steps=9"])
+    assert again.config == start.config
+    pretrain(again.config, data=data, out=tmp_path / "parts", start=again)
     assert weights(tmp_path / "whole") == weights(tmp_path / "parts")
 
 
 def test_a_trained_model_goes_on_at_a_twentieth_of_its_rate(place: Path, tmp_path: Path) -> None:
     """And without what eased its beginning; what is asked for stands."""
     own = load(file=place / "run" / "config.toml")
-    config = continue_from(place / "run", tmp_path / "gentle")
+    config = continue_from(place / "run", tmp_path / "gentle").config
     assert config == replace(own, optim=replace(own.optim, lr=own.optim.lr / 20, warmup_share=0.1))
     asked = ["optim.lr=1e-3", "masking.rate_start=0.3", "optim.warmup_steps=7"]
-    config = continue_from(place / "run", tmp_path / "asked", overrides=asked)
+    config = continue_from(place / "run", tmp_path / "asked", overrides=asked).config
     assert config.optim.lr == 1e-3 and config.masking.rate_start == 0.3 and config.optim.warmup(1000) == 7
     eased = ["masking.rate_start=0.3", "generator.temperature_start=2", "generator.unigram_share=0.1"]
     eased += ["data.length_start=16", "train.batch_start=2", "optim.decay_share=0.5", "optim.warmup_share=0.05"]
@@ -101,20 +110,72 @@ def test_a_trained_model_goes_on_at_a_twentieth_of_its_rate(place: Path, tmp_pat
     assert done == replace(plain, optim=replace(plain.optim, lr=plain.optim.lr / 20, warmup_share=0.05))
 
 
+def test_a_model_that_went_on_itself_keeps_its_rate(place: Path, tmp_path: Path) -> None:
+    """Which is a twentieth already."""
+    on = train_from(place / "run", tmp_path / "on", place / "data", "train.steps=2")
+    assert continue_from(on, tmp_path / "again").config.optim.lr == load(file=on / "config.toml").optim.lr
+
+
 def test_a_generator_that_begins_keeps_the_rate(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alone = continue_from(place / "discriminator", tmp_path / "alone", overrides=["train.steps=9"])
     pair = continue_from(place / "discriminator", tmp_path / "pair", generator=place / "generator")
-    assert alone.optim.lr == pytest.approx(20 * pair.optim.lr, rel=1e-12)
-    assert f"for 9 steps at a peak rate of {alone.optim.lr:g}" in capsys.readouterr().err
+    rate = alone.config.optim.lr
+    assert rate == pytest.approx(20 * pair.config.optim.lr, rel=1e-12)
+    prepared = open_data(place / "data")
+    alone.place(tmp_path / "alone", prepared.fingerprint, prepared.folder)
+    assert f"for 9 steps at a peak rate of {rate:g}" in capsys.readouterr().err
 
 
-def test_another_vocabulary_is_refused(place: Path, tmp_path: Path) -> None:
-    other = make_data(tmp_path / "other", seed=7)
-    config = continue_from(place / "run", tmp_path / "on")
-    with pytest.raises(DataError, match="another vocabulary"):
-        pretrain(config, data=other, out=tmp_path / "on")
+def test_another_vocabulary_is_refused_and_leaves_nothing_behind(place: Path, tmp_path: Path) -> None:
+    """The command put right then runs as if it were the first."""
+    other, out = make_data(tmp_path / "other", seed=7), tmp_path / "on"
+    with pytest.raises(DataError, match=rf"has another vocabulary than {place / 'run'} \(.* --vocab {place / 'run'}"):
+        train_from(place / "run", out, other, "optim.lr=1e-3")
+    assert not out.exists()
+    train_from(place / "run", out, place / "data", "train.steps=2")
+    assert load(file=out / "config.toml").optim.lr != 1e-3
+
+
+def test_steps_that_are_asked_for_replace_the_model_s_minutes(place: Path, tmp_path: Path) -> None:
+    timed = tmp_path / "timed"
+    pretrain(replace_minutes(small_config(), 0.02), data=place / "data", out=timed)
+    assert continue_from(timed, tmp_path / "on").config.train.max_minutes == 0.02
+    by_steps = continue_from(timed, tmp_path / "on", overrides=["train.steps=5"]).config.train
+    assert (by_steps.steps, by_steps.max_minutes) == (5, 0.0)
+    both = continue_from(timed, tmp_path / "on", overrides=["train.steps=5", "train.max_minutes=1"]).config.train
+    assert (both.steps, both.max_minutes) == (5, 1.0)
+
+
+def replace_minutes(config: Config, minutes: float) -> Config:
+    return replace(config, train=replace(config.train, max_minutes=minutes))
+
+
+def test_a_run_goes_on_from_the_model_it_began_with_alone(place: Path, tmp_path: Path) -> None:
+    model, other, out = tmp_path / "model", tmp_path / "other", tmp_path / "on"
+    shutil.copytree(place / "run", model)
+    pretrain(replace(small_config(), seed=5), data=place / "data", out=other)
+    train_from(model, out, place / "data", "train.steps=2")
+    for name in (other, tmp_path / "nowhere"):
+        with pytest.raises(ConfigError, match=rf"began with model, not with {name} \(use another --out, or go on with"):
+            continue_from(name, out, overrides=["train.steps=2"])
+    moved = model.rename(tmp_path / "moved")  # the same weights by another name
+    assert continue_from(moved, out, overrides=["train.steps=2"]).begun
+    with pytest.raises(ConfigError, match="began with no model"):
+        continue_from(model, other)
+
+
+def test_a_start_that_was_placed_before_a_kill_is_used(place: Path, tmp_path: Path) -> None:
+    out, overrides = tmp_path / "on", ["train.steps=2"]
+    prepared = open_data(place / "data")
+    start = continue_from(place / "run", out, overrides=overrides)
+    start.place(out, prepared.fingerprint, prepared.folder)
+    train_from(place / "run", out, place / "data", *overrides)
+    start = continue_from(place / "run", tmp_path / "other", overrides=overrides)
+    start.place(tmp_path / "other", prepared.fingerprint, prepared.folder)
+    with pytest.raises(ConfigError, match="exists and is not an empty folder"):  # begun by another command
+        train_from(place / "run", tmp_path / "other", place / "data", "train.steps=3")
 
 
 @pytest.mark.parametrize(

@@ -174,8 +174,8 @@ def test_without_the_bundled_model_it_names_the_other_beginning(
 
 
 def test_a_key_given_again_counts_and_the_demo_s_own_keys_fit(tmp_path: Path) -> None:
-    assert config_of(tmp_path, ["train.steps=700"], from_zero=True).train.steps == 700
-    adapts = config_of(tmp_path / "run", ["train.max_minutes=2"], from_zero=False)
+    assert config_of(tmp_path, ["train.steps=700"], from_zero=True)[0].train.steps == 700
+    adapts, _ = config_of(tmp_path / "run", ["train.max_minutes=2"], from_zero=False)
     assert adapts.optim.lr == pytest.approx(5e-5) and adapts.data.length == 64 and adapts.train.max_minutes == 2
 
 

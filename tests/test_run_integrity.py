@@ -18,6 +18,7 @@ from tiny_runs import as_version_02_left_it, make_data, small_config, stop_at, w
 from electra.checkpoint import folder as run_folder
 from electra.config.schema import Config
 from electra.errors import CheckpointError, ConfigError, DataError, Diverged
+from electra.interop.transfer import export_model
 from electra.ops import dispatch
 from electra.ops.cpp import library
 from electra.pretrain import pretrain
@@ -60,6 +61,29 @@ def flip(path: Path, at: int | None = None, *, keep_time: bool = False) -> None:
 
 
 # --- what a run is
+
+
+@pytest.mark.parametrize("kind", ["export", "data", "texts"])
+def test_a_folder_of_something_else_is_refused(kind: str, begun: Path, data: Path, tmp_path: Path) -> None:
+    """An export would keep its own tokenizer files, data lose its manifest."""
+    out = tmp_path / kind
+    if kind == "export":
+        export_model(begun, out)
+    elif kind == "data":
+        shutil.copytree(data, out)
+    else:
+        out.mkdir()
+        (out / "one.txt").write_text("the old house\n")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match=rf"--out: {out} holds other files: .* \(choose a new folder\)"):
+        pretrain(small_config(), data=data, out=out)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_a_log_may_be_there_already(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "today.log").write_text("begun by hand\n")
+    pretrain(small_config(), data=data, out=tmp_path / "run")
 
 
 @pytest.mark.parametrize("missing", [("run.json",), ("config.toml",), ("run.json", "config.toml")])

@@ -25,6 +25,7 @@ from electra.config.load import load
 from electra.config.schema import Config
 from electra.errors import Resumable
 from electra.fsio import read_json
+from electra.interop.continuation import Start
 from electra.pretrain import pretrain
 from electra.shards.build import prepare
 from electra.shards.dataset import open_data
@@ -189,7 +190,7 @@ def steps_take(step_s: float) -> Iterator[None]:
         yield
 
 
-def stop_at(step: int, config: Config, *, data: Path, out: Path) -> None:
+def stop_at(step: int, config: Config, *, data: Path, out: Path, start: Start | None = None) -> None:
     """Train from the beginning until the signal of the given step stops it."""
     with signalled(step), pytest.raises(Resumable, match=f"stopped by SIGTERM at step {step}, saved; run the same"):
-        pretrain(config, data=data, out=out)
+        pretrain(config, data=data, out=out, start=start)

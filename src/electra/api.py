@@ -153,7 +153,7 @@ def pretrain(
     from electra.interop.continuation import config_of_run
     from electra.pretrain import pretrain as train
 
-    loaded = config_of_run(
+    loaded, start = config_of_run(
         Path(out),
         model=None if model is None else Path(model),
         generator=None if generator is None else Path(generator),
@@ -161,7 +161,7 @@ def pretrain(
         file=None if config is None else Path(config),
         overrides=_overrides(settings),
     )
-    return _run(train(loaded, data=Path(data), out=Path(out)))
+    return _run(train(loaded, data=Path(data), out=Path(out), start=start))
 
 
 def resume(run: PathLike, *, data: PathLike | None = None, settings: Settings = ()) -> Run:

@@ -20,11 +20,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from electra.errors import DataError
+from electra.errors import ConfigError, DataError
 from electra.jsontext import FileError, parse_json, parse_row
 
 MAX_JSON_BYTES = 64 << 20
 """Of a file; a reader of larger ones (SQuAD, metrics.jsonl) names its own limit."""
+NOTES = (".log", ".json")
+"""Files that may lie in a folder of any kind before it is one."""
 
 
 def seam(name: str) -> None:
@@ -142,6 +144,15 @@ def require_writable(folder: Path) -> None:
         reason = "Permission denied"
     if reason:
         raise DataError(folder, f"cannot be written: {reason}", fix="choose another --out")
+
+
+def require_own(folder: Path, *own: str) -> None:
+    """Refuse a folder that holds more than these, hidden files, logs and notes in JSON: it is something else's."""
+    names = sorted(path.name for path in folder.iterdir())
+    others = [name for name in names if name not in own and not name.startswith(".") and not name.endswith(NOTES)]
+    if others:
+        listing = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+        raise ConfigError("--out", f"{folder} holds other files: {listing}", fix="choose a new folder")
 
 
 @contextlib.contextmanager

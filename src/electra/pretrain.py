@@ -25,14 +25,15 @@ from electra.checkpoint.lengthening import explain, lengthenings, noted_folder, 
 from electra.checkpoint.saver import Saver
 from electra.checkpoint.tensors import all_rows
 from electra.config.schema import Config
-from electra.errors import CheckpointError, DataError
+from electra.errors import CheckpointError
+from electra.interop.continuation import Start
 from electra.model.cost import parameters
 from electra.model.electra import build_model
 from electra.objective.registry import Resources
 from electra.progress import say
 from electra.records import read_record
 from electra.shards.dataset import Prepared
-from electra.shards.verification import Background
+from electra.shards.verification import Background, trained_on_damaged
 from electra.tracking.telemetry import Telemetry, telemetry
 from electra.train.assembly import assembled
 from electra.train.clock import run_clock
@@ -58,8 +59,16 @@ DIVERGED = "diverged"  # the folder for the state of a run beyond help
 START_COUNTS = 1 << 24  # tokens whose frequencies heads start from: a start need not be exact
 
 
-def pretrain(config: Config, *, data: Path, out: Path, began: float | None = None, lengthen: bool = False) -> Path:
-    """Train in `out` to the end of the budget, from where it stands; the run folder.
+def pretrain(
+    config: Config,
+    *,
+    data: Path,
+    out: Path,
+    start: Start | None = None,
+    began: float | None = None,
+    lengthen: bool = False,
+) -> Path:
+    """Train in `out` to the end of the budget, from where it stands; the run folder. A new run begins with `start`.
 
     A time budget counts from `began` on, by `time.monotonic`: from when the command started, or else from now. With
     `lengthen`, the run in `out` may get more steps or minutes than it began with.
@@ -71,10 +80,12 @@ def pretrain(config: Config, *, data: Path, out: Path, began: float | None = Non
 
         def begin() -> None:
             with storage(out):
+                if start is not None:
+                    start.place(out, prepared.fingerprint, prepared.folder)
                 stack.enter_context(held(out))
-                facts, where = execution.facts(world), noted_folder(out, prepared.folder)
                 longer = lengthenings(out, begun, config) if lengthen else None
-                open_run(out, config, prepared, execution=facts, data_folder=where, lengthened=longer)
+                notes = {"data_folder": noted_folder(out, prepared.folder), **(start.facts if start else {})}
+                open_run(out, config, prepared, execution=execution.facts(world), notes=notes, lengthened=longer)
 
         world.by_leader(begin)
         verifying = Background(prepared.sums) if first and not prepared.verified else None
@@ -111,22 +122,16 @@ class _Run:
         self.spaced = tokenizer.tokens_hold_spaces
         specials = Specials.of(tokenizer)
         self.separator = separator_of(config.data, specials)
+        self.train_split, some = prepared.train, partial(self._counts, START_COUNTS)
         self.model = build_model(
-            config,
-            ops=self.execution.ops,
-            dtype=self.execution.dtype,
-            recompute=self.execution.recompute,
-            counts=lambda: _counts(prepared, most=START_COUNTS),
+            config, ops=execution.ops, dtype=execution.dtype, recompute=execution.recompute, counts=some
         )
         self.sharding = plan_sharding(self.model, world=world, unit=execution.unit) if execution.sharded else None
         self.progress = torch.zeros((), dtype=torch.float64, device=device)
         # Replacements at a run's beginning may be drawn by frequencies in a part of the text.
-        most = START_COUNTS if config.generator.unigram_share and not config.masking.rare else None
-        counts = partial(_counts, prepared, most=most)
-        resources = Resources(specials, self.execution.ops, counts, device, self.progress)
-        self.stages = plan_stages(config, resources)
+        counts = some if config.generator.unigram_share and not config.masking.rare else partial(self._counts, None)
+        self.stages = plan_stages(config, Resources(specials, execution.ops, counts, device, self.progress))
         self.peak_flops = hardware.peak_flops(device, self.execution.dtype)
-        self.train_split = prepared.train
         self.source = Source(
             prepared.train,
             config.data,
@@ -143,6 +148,10 @@ class _Run:
         self.telemetry: Telemetry | None = None
         self.elapsed: Callable[[], float] = lambda: 0.0
         self.free_bytes: int | None = None
+
+    def _counts(self, most: int | None) -> Tensor:
+        """How often each token occurs in the training text, or in about `most` tokens of it."""
+        return torch.from_numpy(self.train_split.counts(most=most))
 
     def advised(self, act: Callable[[], Done]) -> Done:
         """What `act` gives; a step that does not fit into the memory ends with a setting that does."""
@@ -309,11 +318,7 @@ class _Run:
             ends = position.step == position.total_steps
             problem = self.verifying.problem(wait=ends) if self.verifying is not None else None
             if self.world.any(problem is not None):
-                reason = "another process found damaged data; its message names the file"
-                unsaved = f"nothing was saved after step {self.began}"
-                saved = f"the checkpoints after step {self.began} were trained on it: remove them"
-                began = unsaved if self.last_saved == self.began else saved
-                raise DataError(problem or reason, began, fix="restore the file, then run the same command")
+                raise trained_on_damaged(problem, began=self.began, saved=self.last_saved)
             save(position)
             self.last_saved = self.stage.outside(position).step
 
@@ -392,8 +397,3 @@ class _Run:
         """Take part in an evaluation, where weights are gathered from all processes."""
         if self.sharding is not None:
             self._held_out_figures()
-
-
-def _counts(prepared: Prepared, *, most: int | None = None) -> Tensor:
-    """How often each token occurs in the training text, or in about `most` tokens of it."""
-    return torch.from_numpy(prepared.train.counts(most=most))

@@ -81,8 +81,8 @@ def command(
 def measure(out: Path, seed: int, overrides: Sequence[str], *, epochs: int, settings: Sequence[str]) -> SeedRow:
     """One seed: pre-training goes on from the bundled model, then three encoders are fine-tuned."""
     folder = out / f"seed-{seed}"
-    config = config_of(folder / "run", [*overrides, f"seed={seed}"], from_zero=False)
-    run = read_run(pretrain(config, data=out / "data", out=folder / "run"))
+    config, start = config_of(folder / "run", [*overrides, f"seed={seed}"], from_zero=False)
+    run = read_run(pretrain(config, data=out / "data", out=folder / "run", start=start))
     tuned = compare(
         encoders_of(run.folder, from_zero=False, seed=seed),
         task=WORD_ORDER,

@@ -16,7 +16,7 @@ from electra.config.keys import FORMER_VALUES
 from electra.config.load import diff, load, to_toml
 from electra.config.schema import Config, DataConfig
 from electra.errors import CheckpointError, ConfigError, DataError, StorageError
-from electra.fsio import json_bytes, only_one, read_object, remove_leftovers, sha256_file, write_atomic
+from electra.fsio import json_bytes, only_one, read_object, remove_leftovers, require_own, sha256_file, write_atomic
 from electra.model.cost import train_flops
 from electra.progress import say
 from electra.records import read_record
@@ -94,13 +94,13 @@ def open_run(
     prepared: Prepared,
     *,
     execution: dict[str, Any],
-    data_folder: str | None,
+    notes: dict[str, Any],
     lengthened: list[dict[str, Any]] | None = None,
 ) -> None:
     """Make a new run folder of `out`, or check that it holds this very run, or a model that this run can go on from.
 
-    `execution` is how the run's steps execute here, `data_folder` where its data lies, for run.json. `lengthened` is
-    what run.json notes where the run in `out` is to be lengthened; without it a longer run is another one.
+    `execution` is how the run's steps execute here, `notes` what else a new run's run.json says. `lengthened` is what
+    it notes where the run in `out` is to be lengthened; without it a longer run is another one.
     """
     manifest.finish(out, discard=True)
     data = sha256_file(prepared.folder / MANIFEST)
@@ -111,6 +111,8 @@ def open_run(
         return
     if (out / CONFIG).exists() and (out / store.FOLDER).exists():
         _check_imported(out, config, prepared)
+    else:
+        require_own(out, TOKENIZER)
     if not (out / manifest.FILE).exists():
         remove_leftovers(out / TOKENIZER)  # of a run that was killed here: the manifest would list them
         prepared.tokenizer().save(out / TOKENIZER)
@@ -119,7 +121,7 @@ def open_run(
         "argv": [Path(sys.argv[0]).name, *map(_without_folders, sys.argv[1:])],
         "seed": config.seed,
         "data_sha256": data,
-        "data_folder": data_folder,
+        **notes,
         "data": {
             "documents": prepared.train.n_documents,
             "sentences": prepared.train.n_sentences,

@@ -49,6 +49,7 @@ def command(
     `--resume RUN` needs nothing else: settings and data are those of the run. With train.steps=N, or
     train.max_minutes=N for a time budget, it lengthens the run, and says what that means for its learning rate.
     """
+    start = None
     if resume is not None:
         others = {"--out": out, "--from": model, "--generator": generator, "--preset": preset, "--config": file}
         if given := [name for name, value in others.items() if value is not None]:
@@ -65,7 +66,9 @@ def command(
             raise click.UsageError("--dry-run and --from exclude each other: try the model's preset instead")
         from electra.interop.continuation import config_of_run
 
-        config = config_of_run(out, model=model, generator=generator, preset=preset, file=file, overrides=overrides)
+        config, start = config_of_run(
+            out, model=model, generator=generator, preset=preset, file=file, overrides=overrides
+        )
     from electra.hardware import process_began
     from electra.pretrain import dry_run as try_out
     from electra.pretrain import pretrain
@@ -76,6 +79,6 @@ def command(
         if is_leader():
             echo("\n".join(trial.lines(config)))
         return
-    run = pretrain(config, data=data, out=out, began=process_began(), lengthen=resume is not None)
+    run = pretrain(config, data=data, out=out, start=start, began=process_began(), lengthen=resume is not None)
     if is_leader():
         echo(f"done: {run}  (next: {program()} export {run} --out DIR, {program()} detect --model {run} TEXT)")

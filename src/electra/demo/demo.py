@@ -27,7 +27,7 @@ from electra.errors import ConfigError
 from electra.finetune.pretrained import load_pretrained
 from electra.fsio import read_json, write_json
 from electra.interop.bundled import TINY, bundled_folder, present
-from electra.interop.continuation import continue_from
+from electra.interop.continuation import Start, continue_from
 from electra.pretrain import pretrain
 from electra.progress import progress, say
 from electra.report import write_report
@@ -124,13 +124,13 @@ def demo(
     prepare_data(out, sample, from_zero=from_zero)
     what = "generator and discriminator" if from_zero else f"{TINY}, generator and discriminator, goes on"
     say(f"3/5 Pre-training: {what}, for {minutes:g} minutes")
-    config = config_of(out / "run", [f"train.max_minutes={minutes}"], from_zero=from_zero)
-    run = pretrain(config, data=out / "data", out=out / "run")
+    config, start = config_of(out / "run", [f"train.max_minutes={minutes}"], from_zero=from_zero)
+    run = pretrain(config, data=out / "data", out=out / "run", start=start)
     task = PACKAGE if from_zero else WORD_ORDER
     rows = rows_of(out, from_zero=from_zero)
     labels = labels_used(sample.train, config=FINETUNE[task])
-    start = "two encoders" if from_zero else f"three encoders, {SEEDS[task]} times each"
-    say(f"4/5 Fine-tuning: {QUESTIONS[task].partition('?')[0].lower()}? {labels} labels, from {start}")
+    encoders_named = "two encoders" if from_zero else f"three encoders, {SEEDS[task]} times each"
+    say(f"4/5 Fine-tuning: {QUESTIONS[task].partition('?')[0].lower()}? {labels} labels, from {encoders_named}")
     starts = encoders_of(run, from_zero=from_zero)
     encoders = compare(starts, task=task, folder=rows, out=out / "tuned", epochs=epochs)
     results = _results(run, sample, encoders, task=task, rows=rows, tuned=out / "tuned")
@@ -184,11 +184,14 @@ def prepare_data(out: Path, sample: SampleInfo, *, from_zero: bool) -> None:
     prepare(corpus, out=out / "data", options=options)
 
 
-def config_of(run: Path, overrides: Sequence[str], *, from_zero: bool) -> Config:
-    """The config of the demo's pre-training; where that goes on from a model, `run` begins with it."""
+def config_of(run: Path, overrides: Sequence[str], *, from_zero: bool) -> tuple[Config, Start | None]:
+    """The config of the demo's pre-training and, where that goes on from a model, what it starts with."""
     given = (*(PRETRAIN if from_zero else ADAPT), *overrides)
     last = {one.partition("=")[0]: one for one in given}.values()
-    return load("tiny", overrides=last) if from_zero else continue_from(Path(TINY), run, overrides=last)
+    if from_zero:
+        return load("tiny", overrides=last), None
+    start = continue_from(Path(TINY), run, overrides=last)
+    return start.config, start
 
 
 def rows_of(out: Path, *, from_zero: bool) -> Path:

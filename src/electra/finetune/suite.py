@@ -20,8 +20,8 @@ from electra.finetune.results_file import read_results, write_results
 from electra.finetune.seed_folder import RESULTS, read_predictions, read_seed, seed_folder, write_seed
 from electra.finetune.seeds import SeedRun, device_of, run_seeds, scores_before
 from electra.finetune.task_results import SeedScore, Suite, TaskResult
-from electra.finetune.unfinished import Unfinished
-from electra.fsio import in_turn, remove_leftovers
+from electra.finetune.unfinished import FOLDER, Unfinished
+from electra.fsio import in_turn, remove_leftovers, require_own
 from electra.manifest import finish, read_or_say
 from electra.progress import progress, say
 from electra.tasks.leaderboard import write_submission
@@ -71,6 +71,9 @@ def _run_task(base: Pretrained, data: TaskData, *, plan: Plan, out: Path, folder
     remove_leftovers(folder)
     suite = open_suite(out)
     done = next((result for result in suite.results if result.task == data.task.name), None)
+    if not suite.results:
+        finished = (path.name for path in folder.glob("seed-*"))  # a kill may have come before the results
+        require_own(folder, FOLDER, *finished)
     if done is not None:
         _require_same(done, base, data, plan.config, out)
     elif suite.results and folder.resolve() == out.resolve():

@@ -8,14 +8,17 @@ encoder first loses what it knows.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from electra.checkpoint import store
-from electra.config.load import adjust, load
+from electra.checkpoint.folder import FACTS, read_facts
+from electra.config.load import adjust, given_keys, load
 from electra.config.schema import Config
-from electra.errors import CheckpointError, ConfigError
+from electra.errors import CheckpointError, ConfigError, DataError, ElectraError
 from electra.interop import huggingface
 from electra.interop.bundled import bundled_folder
 from electra.interop.hub import local_folder
@@ -32,6 +35,52 @@ GENTLER = 20  # times lower than the model's own rate
 WARMUP_SHARE = 0.1
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """The model that a run goes on from: what the run has of it at step 0."""
+
+    model: Path
+    """As it was named."""
+    config: Config
+    """Of the run."""
+    tensors: Tensors
+    tokenizer: Tokenizer
+    fresh: tuple[str, ...] = ()
+    """Parts that the model does not have."""
+    begun: bool = False
+    """Whether the run has begun: it needs no more of the model."""
+
+    @property
+    def facts(self) -> dict[str, dict[str, str]]:
+        """What run.json says of the model."""
+        return {"from": {"model": _name_of(self.model), "weights": _sum_of(self.tensors)}}
+
+    def place(self, out: Path, fingerprint: str, data: Path) -> None:
+        """Have `out` begin with these weights; refused where `data`, by its `fingerprint`, has another vocabulary."""
+        if self.begun:
+            return
+        if self.tokenizer.fingerprint != fingerprint:
+            fix = f"prepare the text with --vocab {self.model}"
+            raise DataError(data, f"has another vocabulary than {self.model}", fix=fix)
+        if not self._is_in(out):
+            require_free(out)
+            write_start(out, config=self.config, tensors=self.tensors, tokenizer=self.tokenizer)
+        minutes = self.config.train.max_minutes
+        length = f"{minutes:g} minute{'s' * (minutes != 1)}" if minutes else f"{self.config.train.steps:,} steps"
+        say(
+            f"going on from {self.model} for {length} at a peak rate of {self.config.optim.lr:g}"
+            " (train.max_minutes, train.steps, optim.lr)"
+            + (f"; fresh, because it has none: {', '.join(self.fresh)}" if self.fresh else "")
+        )
+
+    def _is_in(self, out: Path) -> bool:
+        """Whether a process that was killed had placed just this."""
+        first = store.checkpoint_path(out, 0)
+        if not ((out / CONFIG).is_file() and first.is_dir()) or load(file=out / CONFIG) != self.config:
+            return False
+        return _sum_of(store.read_weights(first)) == _sum_of(self.tensors)
+
+
 def config_of_run(
     out: Path,
     *,
@@ -40,41 +89,74 @@ def config_of_run(
     preset: str | None,
     file: Path | None,
     overrides: Iterable[str],
-) -> Config:
-    """The config that a pre-training command asks for: a preset's, or that of the model it goes on from."""
+) -> tuple[Config, Start | None]:
+    """The config that a pre-training command asks for, and where it goes on from a model, what it starts with."""
     if model is not None:
         if preset is not None:
             raise ConfigError("--preset", f"--from {model} decides the model", fix="leave --preset out")
-        return continue_from(model, out, generator=generator, file=file, overrides=overrides)
+        start = continue_from(model, out, generator=generator, file=file, overrides=overrides)
+        return start.config, start
     if generator is not None:
         raise ConfigError("--generator", "is for --from", fix="give the discriminator's folder with --from")
-    return load(preset, file=file, overrides=overrides)
+    return load(preset, file=file, overrides=overrides), None
 
 
 def continue_from(
     model: Path, out: Path, *, generator: Path | None = None, file: Path | None = None, overrides: Iterable[str] = ()
-) -> Config:
-    """The config of a run in `out` that goes on from `model`, whose weights `out` begins with at step 0.
+) -> Start:
+    """What a run in `out` that goes on from `model` starts with.
 
-    It is the model's own config as `continued` gives it, changed by a TOML file and `key=value` overrides. Where `out`
-    already holds such a run, nothing is written and `model` is not read.
+    Its config is the model's own as `continued` gives it, changed by a TOML file and `key=value` overrides. Where `out`
+    already holds a run from this model, the config is that run's.
     """
-    if (out / CONFIG).is_file():
-        return adjust(load(file=out / CONFIG), file=file, overrides=overrides)
-    require_free(out)
+    overrides = list(overrides)
+    if (out / FACTS).is_file():
+        return _of_begun(model, out, generator=generator, file=file, overrides=overrides)
     config, tensors, tokenizer = _read(model, generator)
     begins = "generator" in parameters(config).parts and not any(name.startswith("generator.") for name in tensors)
-    config = adjust(continued(config, gentler=1 if begins else GENTLER), file=file, overrides=overrides)
+    gentle = begins or _goes_on(model)
+    config = adjust(continued(config, gentler=1 if gentle else GENTLER), file=file, overrides=overrides)
+    given = given_keys(Config, file=file, overrides=overrides)
+    if "train.steps" in given and "train.max_minutes" not in given:  # the model's own budget must not end it before
+        config = replace(config, train=replace(config.train, max_minutes=0.0))
     whole, fresh = _complete(config, tensors, model)
-    write_start(out, config=config, tensors=whole, tokenizer=tokenizer)
-    parts = sorted({name.partition(".")[0] for name in fresh})
-    minutes = config.train.max_minutes
-    length = f"{minutes:g} minute{'s' * (minutes != 1)}" if minutes else f"{config.train.steps:,} steps"
-    say(
-        f"going on from {model} for {length} at a peak rate of {config.optim.lr:g} (train.max_minutes, optim.lr)"
-        + (f"; fresh, because it has none: {', '.join(parts)}" if parts else "")
-    )
-    return config
+    parts = tuple(sorted({name.partition(".")[0] for name in fresh}))
+    return Start(model=model, config=config, tensors=whole, tokenizer=tokenizer, fresh=parts)
+
+
+def _of_begun(model: Path, out: Path, *, generator: Path | None, file: Path | None, overrides: Iterable[str]) -> Start:
+    """What a run that has begun goes on with: its own; refused where it began with another model."""
+    config = adjust(load(file=out / CONFIG), file=file, overrides=overrides)
+    start = Start(model=model, config=config, tensors={}, tokenizer=Tokenizer.load(out / TOKENIZER), begun=True)
+    known = read_facts(out / FACTS).get("from")
+    known = known if isinstance(known, dict) else {}
+    if known.get("model") == _name_of(model):  # which may be gone, or have trained on
+        return start
+    before = known.get("model", "no model")
+    fix = "use another --out, or go on with --resume"
+    with suppress(ElectraError, OSError):
+        if known and _sum_of(_complete(config, _read(model, generator)[1], model)[0]) == known.get("weights"):
+            return start
+    raise ConfigError("--from", f"{out} holds a run that began with {before}, not with {model}", fix=fix)
+
+
+def _goes_on(model: Path) -> bool:
+    """Whether a model is a run that went on from another itself: its rate is a gentle one already."""
+    facts = bundled_folder(model) / FACTS
+    return facts.is_file() and "from" in read_facts(facts)
+
+
+def _name_of(model: Path) -> str:
+    """As it was named; of a whole path the last part: where a person's files lie is nobody's business."""
+    return model.name if model.is_absolute() else str(model)
+
+
+def _sum_of(tensors: Tensors) -> str:
+    """Sixteen digits that change with any weight."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode() + tensors[name].contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def continued(config: Config, *, gentler: int = GENTLER) -> Config:

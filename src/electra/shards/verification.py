@@ -81,6 +81,14 @@ class Background:
             self._problem = problem
 
 
+def trained_on_damaged(problem: DataError | None, *, began: int, saved: int) -> DataError:
+    """The error of a run on damaged data that began at a step and saved last at another; no `problem`: elsewhere's."""
+    what = problem or "another process found damaged data; its message names the file"
+    unsaved = f"nothing was saved after step {began}"
+    trained = f"the checkpoints after step {began} were trained on it: remove them"
+    return DataError(what, unsaved if saved == began else trained, fix="restore the file, then run the same command")
+
+
 def _sha256(sums: Manifest, name: str, *, over: threading.Event | None = None) -> str:
     digest = hashlib.sha256()
     path = sums.folder / name
