@@ -63,7 +63,7 @@ class Saved(NamedTuple):
 
 
 def _without_autocast(function: Function) -> Function:
-    """It would give products another type than the C++ is told."""
+    """It would give products another type than the one that the C++ reads."""
     decorated: Function = torch.autocast("cpu", enabled=False)(function)
     return decorated
 
