@@ -33,6 +33,21 @@ TEXTS = {
 """The first article of the Universal Declaration of Human Rights, mostly."""
 
 
+SHORT = [
+    ("windows-1252", "Höhe und Größe sind schön"),
+    ("windows-1252", "Cœur élevé, créée, année"),
+    ("windows-1252", "¿Qué pasó? ¡Olé!"),
+    ("windows-1252", "På øen æder åen ål"),
+    ("windows-1252", "12 m³ bei 20°"),
+    ("windows-1252", "é"),
+    ("iso-8859-2", "Zażółć gęślą jaźń, bo był dobrą książką"),
+    ("windows-1250", "Zażółć gęślą jaźń, bo był dobrą książką"),
+    ("windows-1251", "text,label\nочень хорошо,pos\n"),
+    ("windows-1251", "<li><a href='reviews/1.html'>это хорошо</a></li>"),
+    ("koi8-r", "text,label\nочень хорошо,pos\n"),
+]
+
+
 def read_as(path: Path, encoding: str | None) -> list[list[str]]:
     blocks = Blocks(source(path), text_column="text", encoding=encoding)
     return [lines for block in blocks for lines in documents(block, text_column="text", tally=Tally())]
@@ -65,6 +80,11 @@ def test_defect_other_text_is_refused_with_fixes_that_work(tmp_path: Path, encod
     assert read(Path(shlex.split(command)[-1])) == expected
 
 
+@pytest.mark.parametrize(("encoding", "text"), SHORT)
+def test_defect_a_line_of_accents_is_not_taken_for_cyrillic(encoding: str, text: str) -> None:
+    assert guess(text.encode(encoding)) == encoding
+
+
 def test_a_few_damaged_bytes_are_not_another_encoding(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(TEXTS["cp949"].encode() + b"\n\xff\n" + TEXTS["gb18030"].encode())
@@ -89,6 +109,14 @@ def test_unknown_and_packed_text_gets_no_command(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(TEXTS["cp932"].encode("cp932")))
     with pytest.raises(DataError, match=r"\(--encoding cp932\)"):
         read(packed)
+
+
+def test_half_a_character_of_marked_text(tmp_path: Path) -> None:
+    """The mark wins over --encoding, so the fix does not name it."""
+    path = tmp_path / "a.txt"
+    path.write_bytes("a text".encode("utf-16")[:-1])
+    with pytest.raises(DataError, match=r"is not utf-16-le text: .* \(save it as UTF-8\)"):
+        read_as(path, None)
 
 
 def test_a_wrong_name_and_a_wrong_encoding(tmp_path: Path) -> None:

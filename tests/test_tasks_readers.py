@@ -269,6 +269,30 @@ def test_csv_with_quotes_and_newlines(tmp_path: Path) -> None:
     assert caught.value.exit_code == 4
 
 
+def test_defect_a_table_in_another_encoding_gets_advice_that_the_command_has(tmp_path: Path) -> None:
+    """It named --encoding, which only `electra prepare` has."""
+    path = tmp_path / "latin1.csv"
+    path.write_bytes("text,label\nHöhe und Größe,good\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"like windows-1252 \(convert it: iconv -f WINDOWS-1252 -t UTF-8 ") as caught:
+        read_table(path, text="text")
+    assert "--encoding" not in str(caught.value)
+    packed = tmp_path / "latin1.csv.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(DataError, match=r"looks like windows-1252 \(unpack and convert it\)"):
+        read_table(packed, text="text")
+    path.write_bytes("text,label\nมนุษย์,good\n".encode("tis-620"))
+    with pytest.raises(DataError, match=r"is not valid UTF-8 \(save it as UTF-8\)"):
+        read_table(path, text="text")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_defect_a_table_in_utf_16_is_read(encoding: str, tmp_path: Path) -> None:
+    """It was called binary data."""
+    path = tmp_path / "own.csv"
+    path.write_bytes("text,label\na long enough text ä,good\n".encode(encoding))
+    assert read_table(path, text="text", label="label") == [Example(id="0", text="a long enough text ä", label="good")]
+
+
 def test_tsv_leaves_quotes_alone(tmp_path: Path) -> None:
     path = write(tmp_path / "own.tsv", ["a", "b", "score"], ['"x', 'y"', "2.5"], ["", "z", "-1e2"])
     found = read_table(path, text="a", pair="b", label="score", kind="regress")

@@ -172,15 +172,18 @@ class Blocks:
             yield from batch.column(0).to_pylist()
 
 
-def decode(block: Block) -> str:
-    """The block's text; binary data and invalid UTF-8 are a DataError that names the line."""
+def decode(block: Block, *, option: bool = True) -> str:
+    """The block's text; binary data and invalid UTF-8 are a DataError that names the line.
+
+    `option`: whether the command has --encoding, which the error then names.
+    """
     if block.kind != "rows" and (at := block.payload.find(b"\0")) >= 0:
         line = block.line + block.payload.count(b"\n", 0, at)
         raise DataError(block.source, f"line {line} holds a NUL byte: binary data, not text", fix="text must be UTF-8")
     try:
         return block.payload.decode()
     except UnicodeDecodeError as error:
-        raise not_utf8(block.source, block.payload, error, line=block.line) from error
+        raise not_utf8(block.source, block.payload, error, line=block.line, option=option) from error
 
 
 def missing_column(where: str, column: str, found: Iterable[str]) -> DataError:

@@ -30,6 +30,8 @@ _ON_PAGES = {  # what browsers read for these names
 }
 _DAMAGED = "utf-8"
 _GUESS_BYTES = 1 << 20
+_ALL_HIGH = 0.7  # Cyrillic words have no ASCII letters, the accented words of Western languages have
+_SYMBOL_IN_WORD = re.compile("[a-zà-ÿ][¡-©«¬®-¶¹»-¿](?=[a-zà-ÿ])")  # Latin-2's letters, read as windows-1252
 
 
 def check_encoding(name: str) -> None:
@@ -54,6 +56,8 @@ class Utf8Stream:
         mark = next((mark for mark in _MARKS if self._first.startswith(mark)), b"")
         self._encoding = _MARKS.get(mark) or encoding or _declared(self._first, html=html) or _by_nul(self._first)
         self._first = self._first[len(mark) :]
+        by_itself = mark or not encoding
+        self._fix = "save it as UTF-8" if by_itself else "--encoding NAME names another encoding"
         plain = codecs.lookup(self._encoding).name == "utf-8"
         self._decoder = None if plain else codecs.getincrementaldecoder(self._encoding)()
 
@@ -69,21 +73,25 @@ class Utf8Stream:
                 text = self._decoder.decode(raw, final=not raw)
             except (UnicodeError, ValueError) as error:
                 reason = f"is not {self._encoding} text: {error}"
-                raise DataError(self._stream.name, reason, fix="--encoding NAME names another encoding") from error
+                raise DataError(self._stream.name, reason, fix=self._fix) from error
             if not raw:
                 break
             raw = b"" if text else self._stream.read(count)
         return text.encode(errors="replace")
 
 
-def not_utf8(source: str, payload: bytes, error: UnicodeDecodeError, *, line: int) -> DataError:
-    """What to tell about a file whose line `line` begins this payload: where it is not UTF-8, and how to read it."""
+def not_utf8(source: str, payload: bytes, error: UnicodeDecodeError, *, line: int, option: bool) -> DataError:
+    """What to tell about a file whose line `line` begins this payload: where it is not UTF-8, and how to read it.
+
+    `option`: whether the command has --encoding.
+    """
     number = line + payload.count(b"\n", 0, error.start)
     column = error.start - (payload.rfind(b"\n", 0, error.start) + 1) + 1
     reason = f"byte {column} of line {number} (0x{payload[error.start]:02x}) is not valid UTF-8"
     found = guess(payload)
     if found is None:
-        return DataError(source, reason, fix="--encoding NAME, such as windows-1252, cp932 or gb18030")
+        known = "--encoding NAME, such as windows-1252, cp932 or gb18030"
+        return DataError(source, reason, fix=known if option else "save it as UTF-8")
     path = Path(source)
     converts = path.suffix.lower() not in COMPRESSIONS
     new = path.with_name(f"{path.stem}.utf8{path.suffix}")
@@ -92,8 +100,10 @@ def not_utf8(source: str, payload: bytes, error: UnicodeDecodeError, *, line: in
         fix = f"drop the damaged bytes: iconv -c -f UTF-8 {iconv}" if converts else "unpack and mend it"
         return DataError(source, f"{reason}, the rest is", fix=fix)
     name = found.upper().replace("_", "-")
-    fix = f"--encoding {found}" + (f", or convert it: iconv -f {name} {iconv}" if converts else "")
-    return DataError(source, f"{reason}; it looks like {found}", fix=fix)
+    ways = [f"--encoding {found}"] if option else []
+    if converts:
+        ways.append(f"convert it: iconv -f {name} {iconv}")
+    return DataError(source, f"{reason}; it looks like {found}", fix=", or ".join(ways) or "unpack and convert it")
 
 
 def guess(payload: bytes) -> str | None:
@@ -105,11 +115,16 @@ def guess(payload: bytes) -> str | None:
     if sum(char > "\x7f" for char in replaced) > 10 * damaged:
         return _DAMAGED
     high = re.findall(rb"[\x80-\xff]+", payload)
-    alone = sum(len(run) == 1 for run in high)
-    if alone > 0.8 * len(high) and sum(map(len, high)) < 0.25 * len(payload):
-        return _decodes(payload, "windows-1252") or "iso-8859-1"
-    sure = (name for name, (likely, least) in _LIKELY.items() if _share(payload, name, likely) >= least)
-    return next(sure, None)
+    size = sum(map(len, high))
+    words = re.findall(rb"[A-Za-z]*[\x80-\xff][A-Za-z\x80-\xff]*", payload)
+    mixed = size < max(_ALL_HIGH * sum(map(len, words)), 2 * len(high))
+    western = _western(payload)
+    if western and size < 0.25 * len(payload) and sum(len(run) == 1 for run in high) > 0.8 * len(high):
+        return western
+    for name, (likely, least) in _LIKELY.items():
+        if not (mixed and likely is _small_cyrillic) and _share(payload, name, likely) >= least:
+            return name
+    return western if mixed else None
 
 
 def _declared(head: bytes, *, html: bool) -> str | None:
@@ -144,6 +159,14 @@ def _decodes(payload: bytes, name: str, *, cut: bool = False) -> str | None:
     return name
 
 
+def _western(payload: bytes) -> str | None:
+    """An encoding of Western Europe, unless it puts symbols into the words."""
+    name = _decodes(payload, "windows-1252") or "iso-8859-1"
+    text = payload.decode(name)
+    symbols = len(_SYMBOL_IN_WORD.findall(text))
+    return name if 20 * symbols < sum(char > "\x7f" for char in text) else None
+
+
 def _share(payload: bytes, name: str, likely: Callable[[str], bool]) -> float:
     """The share of likely ones among the characters beyond ASCII; 0 where it is not this encoding."""
     try:
@@ -173,6 +196,10 @@ def _small_cyrillic(char: str) -> bool:
     return "\u0430" <= char <= "\u045f"
 
 
+def _polish(char: str) -> bool:
+    return char in "ąćęłńóśźżĄĆĘŁŃÓŚŹŻ"
+
+
 _LIKELY: dict[
     str, tuple[Callable[[str], bool], float]
 ] = {  # in this order: Japanese may be Korean too, and that Chinese
@@ -183,4 +210,6 @@ _LIKELY: dict[
     "big5": (_frequent("big5", 0xA4, 0xC6), 0.7),
     "windows-1251": (_small_cyrillic, 0.7),
     "koi8-r": (_small_cyrillic, 0.7),
+    "iso-8859-2": (_polish, 0.9),
+    "windows-1250": (_polish, 0.9),
 }

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from electra.corpus.blocks import Block, decode
+from electra.corpus.encodings import Utf8Stream
 from electra.corpus.streams import COMPRESSIONS, Stream
 from electra.errors import DataError
 from electra.fsio import open_file
@@ -13,12 +14,14 @@ from electra.fsio import open_file
 MAX_BYTES = 512 << 20
 MAX_LINES = 10_000_000
 """Of a task's file, which is held in memory; the largest of GLUE has 76 MB and 390,000 lines."""
-_BOM = b"\xef\xbb\xbf"
 _READ_BYTES = 1 << 22
 
 
 def read_text(path: Path) -> str:
-    """The whole file, unpacked, as text without a byte-order mark; a DataError where it is too large for memory."""
+    """The whole file, unpacked, as text without a byte-order mark; a DataError where it is too large for memory.
+
+    It is UTF-8, or UTF-16 that shows it.
+    """
     try:
         open_file(path).close()  # a FIFO would be waited for
     except OSError as error:
@@ -27,7 +30,8 @@ def read_text(path: Path) -> str:
     pieces: list[bytes] = []
     size = lines = 0
     try:
-        while piece := stream.read(_READ_BYTES):
+        text = Utf8Stream(stream, encoding=None)
+        while piece := text.read(_READ_BYTES):
             pieces.append(piece)
             size, lines = size + len(piece), lines + piece.count(b"\n")
             if size > MAX_BYTES or lines > MAX_LINES:
@@ -37,7 +41,7 @@ def read_text(path: Path) -> str:
         stream.close()
     payload = b"".join(pieces)
     pieces.clear()
-    return decode(Block(source=str(path), kind="paragraphs", line=1, payload=payload.removeprefix(_BOM)))
+    return decode(Block(source=str(path), kind="paragraphs", line=1, payload=payload), option=False)
 
 
 def read_lines(path: Path) -> list[str]:
