@@ -293,6 +293,30 @@ def test_defect_a_table_in_utf_16_is_read(encoding: str, tmp_path: Path) -> None
     assert read_table(path, text="text", label="label") == [Example(id="0", text="a long enough text ä", label="good")]
 
 
+@pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs")])
+def test_defect_a_csv_of_another_separator_is_read(
+    separator: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every such file was refused, with hints about other things."""
+    path = tmp_path / "own.csv"
+    lines = ['"the text, as it is"|label', '"one; two,\tthree ""four""\r\nfive"|good', "six|bad, worse"]
+    path.write_bytes("".join(line.replace("|", separator) + "\r\n" for line in lines).encode("utf-8-sig"))
+    assert read_table(path, text="the text, as it is", label="label") == [
+        Example(id="0", text='one; two,\tthree "four"\r\nfive', label="good"),
+        Example(id="1", text="six", label="bad, worse"),
+    ]
+    assert capsys.readouterr().err == f"{path}: its fields have {name} between them\n"
+
+
+def test_a_comma_in_the_header_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("text;raw,label,a;b\nx;y,good,\n", encoding="utf-8")
+    assert read_table(path, text="text;raw", label="label") == [Example(id="0", text="x;y", label="good")]
+    path.write_text("text\nx;y\n", encoding="utf-8")
+    assert read_table(path, text="text") == [Example(id="0", text="x;y")]
+    assert capsys.readouterr().err == ""
+
+
 def test_tsv_leaves_quotes_alone(tmp_path: Path) -> None:
     path = write(tmp_path / "own.tsv", ["a", "b", "score"], ['"x', 'y"', "2.5"], ["", "z", "-1e2"])
     found = read_table(path, text="a", pair="b", label="score", kind="regress")
@@ -331,7 +355,7 @@ def test_half_a_surrogate_pair_does_not_reach_the_tokenizer(tmp_path: Path) -> N
         ("a.csv", "", "classify", "holds no rows"),
         ("a.csv", "text,label\n", "classify", "holds no rows"),
         ("a.csv", "text,text\na,b\n", "classify", "column 'text' stands twice"),
-        ("a.csv", "text,label\na\n", "classify", "line 2 has 1 fields, the header has 2"),
+        ("a.csv", "text,label\na\n", "classify", r"has 1 fields, the header has 2 \(.* separator needs quotes\)"),
         ("a.csv", 'text,label\n"a"b,c\n', "classify", "line 2: "),
         ("a.csv", "text,label\na,\n", "classify", "line 2: 'label' holds \"\", not a label"),
         ("a.csv", "text,label\na,b\n", "regress", "line 2: 'label' holds \"b\", not a number"),

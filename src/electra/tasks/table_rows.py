@@ -17,6 +17,7 @@ from electra.tasks.files import MAX_BYTES, MAX_LINES, plain_suffix, read_lines, 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 MAX_FIELD_CHARS = 1 << 24
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_QUOTED = re.compile(r'"[^"]*"')
 _PARQUET_ROWS = 4096
 
 
@@ -27,12 +28,15 @@ class TableRow:
     place: str
     """`line 12`, or `row 11` of a Parquet file."""
     values: Mapping[str, Any]
+    separator: str = ""
+    """Between the fields of a .csv."""
 
 
 def table_rows(path: Path) -> Iterator[TableRow]:
     """The rows of a file, also of a compressed one; a DataError names the first that cannot be read.
 
-    .csv has quoted fields; in .tsv a quote is an ordinary character. Both need a header line.
+    .csv has quoted fields, with semicolons or tabs between them where the header line has no comma; in .tsv a quote is
+    an ordinary character. Both need a header line.
     """
     match plain_suffix(path):
         case ".csv":
@@ -49,7 +53,9 @@ def table_rows(path: Path) -> Iterator[TableRow]:
 def _csv(path: Path) -> Iterator[TableRow]:
     csv.field_size_limit(MAX_FIELD_CHARS)
     text = read_text(path)
-    reader = csv.reader((line[0] for line in _LINE.finditer(text)), strict=True)  # StringIO would hold it four times
+    lines = (line[0] for line in _LINE.finditer(text))  # StringIO would hold it four times
+    separator = _separator(text)
+    reader = csv.reader(lines, delimiter=separator, strict=True)
     try:
         header = next(reader, [])
         _check_header(header, path=path)
@@ -57,10 +63,17 @@ def _csv(path: Path) -> Iterator[TableRow]:
         for fields in reader:
             line, ended = ended + 1, reader.line_num
             if fields:
-                yield _named(header, fields, path=path, line=line)
+                yield _named(header, fields, path=path, line=line, separator=separator)
     except csv.Error as error:
         fix = "quote marks inside a field are doubled, and the field stands between quotes"
         raise DataError(path, f"line {reader.line_num}: {error}", fix=fix) from error
+
+
+def _separator(text: str) -> str:
+    """A comma; a semicolon or a tab, as spreadsheets write in many countries, where the header line has no comma."""
+    first = _LINE.match(text)
+    names = _QUOTED.sub("", first[0]) if first else ""
+    return "," if "," in names else max(",;\t", key=names.count)
 
 
 def _tsv(path: Path) -> Iterator[TableRow]:
@@ -105,8 +118,9 @@ def _check_header(header: list[str], *, path: Path) -> None:
         raise DataError(path, f"line 1: column '{twice[0]}' stands twice", fix="the first line must name the columns")
 
 
-def _named(header: list[str], fields: list[str], *, path: Path, line: int) -> TableRow:
+def _named(header: list[str], fields: list[str], *, path: Path, line: int, separator: str = "") -> TableRow:
     if len(fields) != len(header):
-        fix = "a field that holds the separator needs a .csv file and quotes"
-        raise DataError(path, f"line {line} has {len(fields)} fields, the header has {len(header)}", fix=fix)
-    return TableRow(f"line {line}", dict(zip(header, fields, strict=True)))
+        needs = "quotes" if separator else "a .csv file and quotes"
+        reason = f"line {line} has {len(fields)} fields, the header has {len(header)}"
+        raise DataError(path, reason, fix=f"a field that holds the separator needs {needs}")
+    return TableRow(f"line {line}", dict(zip(header, fields, strict=True)), separator)

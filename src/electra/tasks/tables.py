@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from electra.errors import DataError, suggest
+from electra.progress import say
 from electra.tasks.files import plain_suffix, read_lines
 from electra.tasks.rows import Example, Kind, Label
 from electra.tasks.table_rows import FORMATS, TableRow, table_rows
+
+_SEPARATORS = {";": "semicolons", "\t": "tabs"}
 
 
 def read_table(
@@ -35,6 +38,8 @@ def read_table(
     known = None if labels is None else frozenset(labels)
     examples: list[Example] = []
     for row in table_rows(path) if rows is None else rows:
+        if not examples and row.separator in _SEPARATORS:
+            say(f"{path}: its fields have {_SEPARATORS[row.separator]} between them")
         example = Example(
             id=str(len(examples)) if id is None else str(_value(row, id, path=path)),
             text=_text(row, text, path=path),
