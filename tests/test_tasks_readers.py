@@ -343,6 +343,15 @@ def test_jsonl_packed_with_lists_numbers_and_truth_values(tmp_path: Path) -> Non
     assert labels_of(read_table(path, text="text")) == ()
 
 
+def test_defect_white_space_around_a_label_makes_no_other_class(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("text,label\na,neg\nb,neg \nc, neg\n", encoding="utf-8")
+    assert labels_of(read_table(path, text="text", label="label")) == ("neg",)
+    (tmp_path / "own.jsonl").write_text('{"text": "a", "label": ["x", " x", " "]}\n', encoding="utf-8")
+    many = read_table(tmp_path / "own.jsonl", text="text", label="label", kind="multilabel")
+    assert many[0].label == ("x",)
+
+
 def test_half_a_surrogate_pair_does_not_reach_the_tokenizer(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text('{"text": "a \\ud800 b"}\n{"text": "\\ud83d\\ude00"}\n', encoding="utf-8")
@@ -358,6 +367,7 @@ def test_half_a_surrogate_pair_does_not_reach_the_tokenizer(tmp_path: Path) -> N
         ("a.csv", "text,label\na\n", "classify", r"has 1 fields, the header has 2 \(.* separator needs quotes\)"),
         ("a.csv", 'text,label\n"a"b,c\n', "classify", "line 2: "),
         ("a.csv", "text,label\na,\n", "classify", "line 2: 'label' holds \"\", not a label"),
+        ("a.csv", "text,label\na, \n", "classify", "line 2: 'label' holds \" \", not a label"),
         ("a.csv", "text,label\na,b\n", "regress", "line 2: 'label' holds \"b\", not a number"),
         ("a.csv", "text,label\na,inf\n", "regress", "not a number"),
         ("a.tsv", "text\tlabel\na\tb\tc\n", "classify", "line 2 has 3 fields, the header has 2"),

@@ -48,6 +48,16 @@ def decoded(ids: list[int]) -> str:
     return " ".join(VOCAB[one] for one in ids)
 
 
+def classes(folder: Path, *labels: str, name: str = "train.csv") -> TaskData:
+    """A table with a row for each label."""
+    path = folder / name
+    path.write_text("text,label\n" + "".join(f"row {at},{label}\n" for at, label in enumerate(labels)))
+    files = {"train": path}
+    return load_table(
+        "mine", files, kind="classify", text="text", pair=None, label="label", tokenizer=TOKENIZER, config=PLAIN
+    )
+
+
 # GLUE
 
 
@@ -433,3 +443,15 @@ def test_a_base_is_any_folder(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
     base = load_pretrained(tmp_path / "run")
     assert isinstance(base, Pretrained) and (base.name, base.length) == ("run", 24)
+
+
+# Labels that look like a mistake
+
+
+def test_defect_labels_that_differ_in_case_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = classes(tmp_path, *["NEG", "neg", "pos"] * 5)
+    assert data.task.labels == ("NEG", "neg", "pos")
+    warning = f"warning: {tmp_path}/train.csv: these labels differ in case only, and are classes of their own: NEG, neg"
+    assert warning in capsys.readouterr().err.splitlines()
+    classes(tmp_path, *["neg", "pos"] * 5)
+    assert "warning" not in capsys.readouterr().err

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from electra.errors import DataError, suggest
-from electra.progress import say
+from electra.progress import WARNING, say
 from electra.tasks.files import plain_suffix, read_lines
 from electra.tasks.rows import Example, Kind, Label
 from electra.tasks.table_rows import FORMATS, TableRow, table_rows
 
+_LISTED = 5
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
 
 
@@ -84,6 +85,17 @@ def labels_of(examples: Iterable[Example]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def warn_of_labels(labels: Sequence[str], *, path: Path) -> None:
+    """A warning where labels differ in nothing but upper and lower case."""
+    spellings: dict[str, list[str]] = {}
+    for name in labels:
+        spellings.setdefault(name.casefold(), []).append(name)
+    several = [names for names in spellings.values() if len(names) > 1]
+    if several:
+        listed = "; ".join(", ".join(names) for names in several[:_LISTED])
+        say(f"{WARNING} {path}: these labels differ in case only, and are classes of their own: {listed}")
+
+
 def _value(row: TableRow, column: str, *, path: Path) -> Any:
     if column not in row.values:
         found = ", ".join(row.values) or "none"
@@ -111,17 +123,17 @@ def _label(row: TableRow, column: str, *, path: Path, kind: Kind, separator: str
             raise DataError(path, f"{where}, not a number", fix="every row needs one")
         return number
     if kind == "multilabel":
-        names = [part.strip() for part in value.split(separator)] if isinstance(value, str) else value
+        names = value.split(separator) if isinstance(value, str) else value
         if not isinstance(names, list) or not all(isinstance(part, str | int) for part in names):
             raise DataError(path, f"{where}, not a list of labels", fix=f'["a", "b"] or "a{separator}b"')
-        return tuple(dict.fromkeys(_name(part) for part in names if part != ""))
-    if value == "" or not isinstance(value, str | int):
+        return tuple(dict.fromkeys(name for part in names if (name := _name(part))))
+    if not isinstance(value, str | int) or not _name(value):
         raise DataError(path, f"{where}, not a label", fix="every row needs one; leave the column out to predict")
     return _name(value)
 
 
 def _name(value: str | int) -> str:
-    return json.dumps(value) if isinstance(value, bool) else str(value)
+    return json.dumps(value) if isinstance(value, bool) else str(value).strip()
 
 
 def _abbreviated(value: Any) -> str:

@@ -25,7 +25,7 @@ from electra.tasks.rows import Example, Features, HeadOutputs, Kind, Question, S
 from electra.tasks.scoring import Evaluation, evaluate_scores, evaluate_tags, predictions_from
 from electra.tasks.spans import Answer, decode, span_scores
 from electra.tasks.squad_files import gold_texts, read_squad
-from electra.tasks.tables import labels_of, read_table
+from electra.tasks.tables import labels_of, read_table, warn_of_labels
 from electra.tasks.task import Task
 from electra.tasks.windows import Windows, cut_windows
 from electra.tokenizer.codec import Tokenizer
@@ -126,6 +126,7 @@ def load_table(
     labels = () if kind == "regress" else labels_of(whole)
     if kind != "regress" and len(labels) < 2:
         raise DataError(files["train"], f"column '{label}' has one label only: '{''.join(labels)}'")
+    warn_of_labels(labels, path=files["train"])
     scale = 1.0
     if kind == "regress":
         scale = max(1e-6, float(np.abs([float(one.label) for one in whole]).max()))  # type: ignore[arg-type]
