@@ -17,6 +17,7 @@ from model_folders import make_run
 from tuned_folders import loaded, save
 
 from electra.cli import main
+from electra.cli.lines import echo_data
 from electra.finetune.model_folder import load_finetuned
 from electra.inference.predict import predict
 
@@ -157,6 +158,26 @@ def test_tables_out(kind: Any, header: str, width: int, lines: int, tmp_path: Pa
     assert result.exit_code == 0, result.stderr
     first, *rest = result.stdout.split("\n")[:-1]
     assert first == header and len(rest) == lines and all(len(line.split("\t")) == width for line in rest)
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv", "jsonl"])
+def test_defect_a_pipe_gets_the_bytes_that_a_file_gets(form: str, tmp_path: Path) -> None:
+    """Control characters became `\\x1b` and the like, as on a terminal."""
+    save(tmp_path / "m", "classify")
+    (tmp_path / "in.csv").write_bytes('text,n\n"the dog\r\nsat",\x1b[2J \x9b é\n'.encode())
+    arguments = ("--model", tmp_path / "m", "--input", tmp_path / "in.csv", "--format", form)
+    piped = run(*arguments).stdout_bytes
+    assert run(*arguments, "--out", tmp_path / f"out.{form}").exit_code == 0
+    assert piped == (tmp_path / f"out.{form}").read_bytes() and b"\\x" not in piped
+    assert form == "jsonl" or b"\x1b[2J" in piped
+
+
+def test_a_terminal_is_not_steered_by_a_prediction(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    echo_data("\x1b[2J,good")
+    assert capsys.readouterr().out == "\\x1b[2J,good\n"
 
 
 def test_a_file_to_write_is_whole_or_absent(tmp_path: Path) -> None:

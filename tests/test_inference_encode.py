@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from electra.errors import CheckpointError, ConfigError
 from electra.finetune.model_folder import save_finetuned
 from electra.finetune.pretrained import Pretrained, load_pretrained
 from electra.inference.encode import encode
+from electra.inference.vector_files import json_lines
 from electra.interop.embedding_folder import Pooling
 from electra.interop.transfer import export_model
+from electra.terminal import visible
 
 TEXTS = ["the chef ate the meal", "a dog", "", "we saw money and a zoo"]
 LONG = " ".join(WORDS * 6)
@@ -87,3 +90,8 @@ def test_what_cannot_be(model: Pretrained) -> None:
         encode(model, TEXTS, batch_size=0)
     with pytest.raises(CheckpointError, match="a length of 2 leaves no place for text"):
         encode(replace(model, length=2), TEXTS)
+
+
+def test_a_line_of_json_is_the_same_on_a_terminal() -> None:
+    line = next(json_lines(["a\x85\x1bé"], np.zeros((1, 2), np.float32)))
+    assert visible(line) == line and json.loads(line)["text"] == "a\x85\x1bé"

@@ -8,7 +8,7 @@ from typing import Literal
 
 import click
 
-from electra.cli.lines import echo, text_chunks
+from electra.cli.lines import echo, echo_data, text_chunks
 
 
 @click.command("encode")
@@ -60,5 +60,5 @@ def command(
         return
     for chunk in chunks:
         for line in json_lines(chunk, encode(loaded, chunk, pooling=pooling, batch_size=batch_size)):
-            echo(line)
+            echo_data(line)
         sys.stdout.flush()

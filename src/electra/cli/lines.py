@@ -26,6 +26,14 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     click.echo(visible(text), err=err, nl=nl)
 
 
+def echo_data(line: str) -> None:
+    """Print a line of data: as it is into a file or a pipe, where a program reads it, and on a terminal as `echo`."""
+    if sys.stdout.isatty():
+        echo(line)
+    else:
+        click.echo(f"{line}\n".encode(errors="replace"), nl=False)
+
+
 def next_lines(*commands: Sequence[str]) -> list[str]:
     """`next: ...` for each command of this program, to be typed as it stands."""
     return [f"next: {program()} {shlex.join(one)}" for one in commands]

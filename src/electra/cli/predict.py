@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from electra.cli.lines import STDIN, echo, short, waiting_lines
+from electra.cli.lines import STDIN, echo, echo_data, short, waiting_lines
 
 if TYPE_CHECKING:
     from electra.finetune.model_folder import About
@@ -87,7 +87,7 @@ def command(
             cells = [short(one) for one in ([row] if chosen == "jsonl" else flat_cells(row, about, names=names))]
             kept += cells if out is not None else []
             for line in lines_of(cells, chosen, header=header) if out is None else ():
-                echo(line)
+                echo_data(line)
             header = False
         sys.stdout.flush()
     if out is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from electra.errors import ConfigError
 from electra.fsio import write_atomic
+from electra.terminal import json_text
 
 FORMATS = (".npy", ".jsonl", ".parquet")
 
@@ -50,4 +50,4 @@ def json_lines(texts: Sequence[str], vectors: NDArray[np.float32]) -> Iterator[s
     """`{"text": ..., "vector": [...]}` of each text; the numbers read back to the same fp32 ones."""
     for text, vector in zip(texts, vectors, strict=True):
         numbers = ", ".join(np.format_float_scientific(value, unique=True, trim="-") for value in vector)
-        yield f'{{"text": {json.dumps(text, ensure_ascii=False)}, "vector": [{numbers}]}}'
+        yield f'{{"text": {json_text(text)}, "vector": [{numbers}]}}'
