@@ -188,8 +188,21 @@ def test_a_file_to_write_is_whole_or_absent(tmp_path: Path) -> None:
     )
     assert result.exit_code == 0 and result.stdout == ""
     assert (tmp_path / "new" / "o.jsonl").read_text() == wanted
-    assert run("--model", tmp_path / "m", "--input", "-", "--out", tmp_path / "no", given=b"a\n\xff\n").exit_code == 4
-    assert not (tmp_path / "no").exists()
+    no = tmp_path / "no.jsonl"
+    assert run("--model", tmp_path / "m", "--input", "-", "--out", no, given=b"a\n\xff\n").exit_code == 4
+    assert not no.exists()
+
+
+@pytest.mark.parametrize("name", ["p.xlsx", "p"])
+def test_defect_a_name_that_says_nothing_is_refused(name: str, tmp_path: Path) -> None:
+    """It wrote JSON lines, into p.xlsx as well."""
+    save(tmp_path / "m", "classify")
+    refused = run("--model", tmp_path / "m", "--input", "-", "--out", tmp_path / name, given="the dog\n")
+    said = f"--out: '{name}' does not say what to write (end it in .jsonl or .csv or .tsv or .parquet)"
+    assert refused.exit_code == 2 and said in refused.stderr and not (tmp_path / name).exists()
+    asked = ("--out", tmp_path / name, "--format", "csv")
+    assert run("--model", tmp_path / "m", "--input", "-", *asked, given="the dog\n").exit_code == 0
+    assert (tmp_path / name).read_text().startswith("id,label,")
 
 
 def test_a_run_answers_with_its_median(tmp_path: Path) -> None:

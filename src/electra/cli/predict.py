@@ -35,7 +35,12 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="File to write: .csv, .tsv, .jsonl or .parquet.  [standard output]",
 )
-@click.option("--format", "form", type=click.Choice(["jsonl", "csv", "tsv"]), help="[by the name of --out, or jsonl]")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", "csv", "tsv"]),
+    help="[by the name of --out; jsonl on standard output]",
+)
 @click.option("--batch-size", type=click.IntRange(1), default=128, show_default=True, metavar="N")
 def command(
     model: Path,

@@ -32,8 +32,12 @@ _ANSWERS = {
 
 
 def form_of(out: Path | None, asked: Form | None) -> Form:
-    """What to write: as asked, or by the name of the file, or JSON lines; refused where it cannot be written."""
+    """What to write: as asked, by the name of the file, or JSON lines on standard output; refused where it cannot be
+    written."""
     named = None if out is None else _FORMS.get(out.suffix.lower())
+    if out is not None and not asked and not named:
+        fix = f"end it in {' or '.join(_FORMS)}"
+        raise ConfigError("--out", f"{out.name!r} does not say what to write", fix=fix)
     if asked and named and asked != named:
         raise ConfigError("--format", f"{asked} does not go into {out}", fix="leave one of them out")
     form = asked or named or "jsonl"
