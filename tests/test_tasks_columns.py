@@ -43,8 +43,6 @@ CLASSES = ["good", "bad", "fair"] * 4
         ({"Sentence": TEXTS, "Category": CLASSES, "n": list(range(12))}, "Sentence", "Category"),
         ({"id": list(range(12)), "what_they_wrote": TEXTS, "opinion": CLASSES}, "what_they_wrote", "opinion"),
         ({"opinion": CLASSES, "text": TEXTS, "title": TEXTS}, "text", "opinion"),
-        ({"one": TEXTS, "two": TEXTS, "label": CLASSES}, "text", "label"),  # two candidates: no guess
-        ({"what": TEXTS, "a": CLASSES, "b": CLASSES}, "what", "label"),
     ],
 )
 def test_columns_are_found(columns: dict[str, list[Any]], text: str, label: str, tmp_path: Path) -> None:
@@ -60,11 +58,41 @@ def test_named_columns_are_taken_as_they_are(tmp_path: Path) -> None:
     assert find_columns(numbers, Columns(), kind="regress").label == "size"
 
 
-def test_nothing_obvious_is_the_readers_line(tmp_path: Path) -> None:
-    path = table(tmp_path / "rows.csv", a=TEXTS, b=TEXTS)
-    found = find_columns(path, Columns(), kind="classify")
-    with pytest.raises(DataError, match="line 2: no column 'text'; found a, b"):
-        read_table(path, text=found.text or "", label=found.label)
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"Kunden Text ": TEXTS, "Bewertung (1-2)": range(12)},
+            "it is not clear which column holds the label; found 'Kunden Text ', 'Bewertung (1-2)' "
+            "(for example --label 'Bewertung (1-2)')",
+        ),
+        (
+            {"one": TEXTS, "two": TEXTS, "label": CLASSES},
+            "it is not clear which column holds the text; found one, two, label (for example --text one)",
+        ),
+        (
+            {"n": range(12), "a": TEXTS, "b": TEXTS},
+            "it is not clear which column holds the text and which the label; found n, a, b "
+            "(for example --text a --label n)",
+        ),
+        (
+            {"review": TEXTS},
+            "has no column for the label; found review (every row needs both, in columns of their own)",
+        ),
+    ],
+)
+def test_defect_nothing_obvious_is_a_line_to_type(columns: dict[str, list[Any]], message: str, tmp_path: Path) -> None:
+    """It announced that it reads 'label', of which there is none, and then that there is none."""
+    path = table(tmp_path / "rows.csv", **columns)
+    with pytest.raises(DataError) as caught:
+        find_columns(path, Columns(), kind="classify")
+    assert str(caught.value) == f"{path}: {message}"
+
+
+def test_names_are_quoted_as_a_shell_needs_them(tmp_path: Path) -> None:
+    path = table(tmp_path / "rows.csv", **{"Kunden Text ": TEXTS, "label": CLASSES})
+    with pytest.raises(DataError, match=r"line 2: no column 'text'; found 'Kunden Text ', label \(name one of these"):
+        read_table(path, text="text", label="label")
 
 
 def test_parquet_is_read_as_the_others(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from electra.errors import DataError
 from electra.tasks.rows import Kind
 from electra.tasks.table_rows import TableRow, table_rows
 
@@ -47,7 +49,8 @@ class Columns:
 def find_columns(path: Path, columns: Columns, *, kind: Kind) -> Columns:
     """The columns with text and label filled in: by their usual names, or the only ones that look like it.
 
-    Where nothing is obvious they are `text` and `label`: the reader then lists what it found instead.
+    Where nothing is obvious, a DataError lists what there is and says what to type. Of pairs, and of a file without
+    rows, they are then `text` and its like, and the reader says what is missing.
     """
     if kind == "pairs":
         return _find_pair(path, columns)
@@ -56,7 +59,25 @@ def find_columns(path: Path, columns: Columns, *, kind: Kind) -> Columns:
     rows = list(islice(table_rows(path), _LOOK_ROWS))
     label = columns.label or _guess_label(rows, kind=kind, other=(columns.text, columns.pair))
     text = columns.text or _guess_text(rows, other=(label, columns.pair))
+    if rows and not (text and label):
+        raise _unclear(path, rows, text=text, label=label, pair=columns.pair)
     return replace(columns, text=text or TEXT, label=label or LABEL)
+
+
+def _unclear(
+    path: Path, rows: Sequence[TableRow], *, text: str | None, label: str | None, pair: str | None
+) -> DataError:
+    """What to tell where a column is not obvious: those that there are, and which to name, for example."""
+    free = sorted(_free(rows, (text, label, pair)), key=lambda name: -_words(rows, name))
+    roles = [role for role, name in (("text", text), ("label", label)) if name is None]
+    found = ", ".join(map(shlex.quote, rows[0].values))
+    if len(free) < len(roles):
+        fix = "every row needs both, in columns of their own"
+        return DataError(path, f"has no column for the {roles[-1]}; found {found}", fix=fix)
+    ends = {"text": free[0], "label": free[-1]}
+    which = " and which ".join(f"the {role}" for role in roles)
+    options = " ".join(f"--{role} {shlex.quote(ends[role])}" for role in roles)
+    return DataError(path, f"it is not clear which column holds {which}; found {found}", fix=f"for example {options}")
 
 
 def score_column(path: Path, columns: Columns) -> str | None:

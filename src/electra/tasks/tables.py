@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def warn_of_labels(labels: Sequence[str], *, path: Path) -> None:
 
 def _value(row: TableRow, column: str, *, path: Path) -> Any:
     if column not in row.values:
-        found = ", ".join(row.values) or "none"
+        found = ", ".join(map(shlex.quote, row.values)) or "none"
         reason = f"{row.place}: no column '{column}'; found {found}"
         raise DataError(path, reason, fix=suggest(column, row.values) or "name one of these")
     return row.values[column]
