@@ -110,6 +110,17 @@ def test_columns(tmp_path: Path) -> None:
     alike(rows(run("--model", tmp_path / "m", "--input", "-", given="\n".join("\t".join(p) for p in pairs))), wanted)
 
 
+def test_defect_null_is_predicted_as_an_empty_cell_is(tmp_path: Path) -> None:
+    model = loaded(tmp_path / "m", "classify")
+    (tmp_path / "in.csv").write_text("n,text\n0,\n1,the dog\n")
+    (tmp_path / "in.jsonl").write_text('{"n": "0", "text": null}\n{"n": "1", "text": "the dog"}\n')
+    for name, empty in (("in.csv", ""), ("in.jsonl", None)):
+        result = run("--model", tmp_path / "m", "--input", tmp_path / name)
+        columns = [{"n": "0", "text": empty}, {"n": "1", "text": "the dog"}]
+        alike(rows(result), of_table(predict(model, ["", "the dog"]), "label", columns))
+        assert f"{name}: 1 of 2 rows have no text in 'text', first line" in result.stderr
+
+
 def test_words_to_tag(tmp_path: Path) -> None:
     model = loaded(tmp_path / "m", "tag")
     wanted = predict(model, ["the dog sat", "a zoo"])

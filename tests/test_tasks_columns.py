@@ -58,6 +58,11 @@ def test_named_columns_are_taken_as_they_are(tmp_path: Path) -> None:
     assert find_columns(numbers, Columns(), kind="regress").label == "size"
 
 
+def test_null_in_a_column_of_texts_is_an_empty_one(tmp_path: Path) -> None:
+    path = table(tmp_path / "rows.jsonl", what=[None, *TEXTS[1:]], opinion=CLASSES)
+    assert find_columns(path, Columns(), kind="classify").text == "what"
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [

@@ -131,9 +131,10 @@ def _named(names: Sequence[str], usual: tuple[str, ...]) -> str | None:
 
 def _words(rows: Sequence[TableRow], name: str) -> float:
     values = [row.values.get(name) for row in rows]
-    if not all(isinstance(value, str) for value in values):
+    texts = ["" if value is None else value for value in values]
+    if not all(isinstance(text, str) for text in texts):
         return 0.0
-    return sum(len(str(value).split()) for value in values) / max(1, len(values))
+    return sum(len(text.split()) for text in texts) / max(1, len(texts))
 
 
 def _repeats(rows: Sequence[TableRow], name: str) -> bool:

@@ -35,10 +35,13 @@ def read_table(
     """The rows of a .csv, .tsv, .jsonl or .parquet file, also compressed; `rows` where they are read already.
 
     `labels` are the known classes: another one is a DataError that names its line. Several labels of a row are a list,
-    or one string with `separator` between them.
+    or one string with `separator` between them. Rows without text are kept and counted in a line; rows without a label
+    are a DataError that counts them.
     """
     known = None if labels is None else frozenset(labels)
     examples: list[Example] = []
+    empty: dict[str, list[str]] = {}
+    unlabelled: list[str] = []
     for row in table_rows(path) if rows is None else rows:
         if not examples and row.separator in _SEPARATORS:
             say(f"{path}: its fields have {_SEPARATORS[row.separator]} between them")
@@ -56,8 +59,18 @@ def read_table(
                     fix = suggest(name, known) or f"known are {listed}"
                     raise DataError(path, f"{row.place}: label '{name}' is not one of the task's", fix=fix)
         examples.append(example)
+        for column, content in ((text, example.text), (pair, example.pair)):
+            if column is not None and not (content or "").strip():
+                empty.setdefault(column, []).append(row.place)
+        if label is not None and example.label is None:
+            unlabelled.append(row.place)
     if not examples:
         raise DataError(path, "holds no rows", fix="it needs a header line and at least one row under it")
+    if unlabelled:
+        reason = f"{len(unlabelled):,} of {len(examples):,} rows have no label in '{label}', first {unlabelled[0]}"
+        raise DataError(path, reason, fix="label them, or take them out; electra predict needs no labels")
+    for column, places in empty.items():
+        say(f"{path}: {len(places):,} of {len(examples):,} rows have no text in '{column}', first {places[0]}")
     return examples
 
 
@@ -107,30 +120,41 @@ def _value(row: TableRow, column: str, *, path: Path) -> Any:
 
 def _text(row: TableRow, column: str, *, path: Path) -> str:
     value = _value(row, column, path=path)
+    if value is None:
+        return ""
     if not isinstance(value, str):
         raise DataError(path, f"{row.place}: '{column}' holds {_abbreviated(value)}, not text")
     return value
 
 
 def _label(row: TableRow, column: str, *, path: Path, kind: Kind, separator: str) -> Label:
+    """The label; None where the cell is empty, which of several labels is none."""
     value = _value(row, column, path=path)
     where = f"{row.place}: '{column}' holds {_abbreviated(value)}"
+    if kind != "multilabel" and _is_empty(value):
+        return None
     if kind in ("regress", "pairs"):
         try:
             number = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not math.isfinite(number):
-            raise DataError(path, f"{where}, not a number", fix="every row needs one")
+            raise DataError(path, f"{where}, not a number", fix="such as 2.5")
         return number
     if kind == "multilabel":
         names = value.split(separator) if isinstance(value, str) else value
         if not isinstance(names, list) or not all(isinstance(part, str | int) for part in names):
             raise DataError(path, f"{where}, not a list of labels", fix=f'["a", "b"] or "a{separator}b"')
         return tuple(dict.fromkeys(name for part in names if (name := _name(part))))
-    if not isinstance(value, str | int) or not _name(value):
-        raise DataError(path, f"{where}, not a label", fix="every row needs one; leave the column out to predict")
+    if not isinstance(value, str | int):
+        fix = "text or a whole number; regress takes other numbers, multilabel lists"
+        raise DataError(path, f"{where}, not a label", fix=fix)
     return _name(value)
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a cell holds nothing: white space, null, or the NaN that pandas puts there."""
+    return value is None or (isinstance(value, str) and not value.strip()) or value != value
 
 
 def _name(value: str | int) -> str:
