@@ -455,3 +455,25 @@ def test_defect_labels_that_differ_in_case_are_named(tmp_path: Path, capsys: pyt
     assert warning in capsys.readouterr().err.splitlines()
     classes(tmp_path, *["neg", "pos"] * 5)
     assert "warning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("labels", [[f"id-{at}" for at in range(30)], [f"{at / 7:.3f}" for at in range(30)]])
+def test_defect_labels_that_occur_once_are_no_classes(
+    labels: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said that 300 rows are too few."""
+    message = (
+        r"every label in column 'label' occurs once, .* \(another column with --label, or electra finetune regress"
+    )
+    with pytest.raises(DataError, match=message):
+        classes(tmp_path, *labels)
+    assert capsys.readouterr().err == ""
+
+
+def test_defect_many_numbers_are_hardly_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    classes(tmp_path, *[str(at / 2) for at in range(30)] * 2)
+    warning = "30 different numbers are a class each; if they measure something, use electra finetune regress"
+    assert f"warning: {tmp_path}/train.csv: {warning}" in capsys.readouterr().err.splitlines()
+    classes(tmp_path, *[str(at / 2) for at in range(10)] * 2)
+    classes(tmp_path, *[f"class {at}" for at in range(30)] * 2)
+    assert "warning" not in capsys.readouterr().err

@@ -16,6 +16,7 @@ from electra.tasks.rows import Example, Kind, Label
 from electra.tasks.table_rows import FORMATS, TableRow, table_rows
 
 _LISTED = 5
+_MANY_NUMBERS = 20  # ratings of half a star have ten
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
 
 
@@ -99,8 +100,11 @@ def labels_of(examples: Iterable[Example]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def warn_of_labels(labels: Sequence[str], *, path: Path) -> None:
-    """A warning where labels differ in nothing but upper and lower case."""
+def warn_of_labels(labels: Sequence[str], *, kind: Kind, path: Path) -> None:
+    """A warning where classes are many numbers, or labels differ in nothing but upper and lower case."""
+    if kind == "classify" and len(labels) > _MANY_NUMBERS and all(map(_is_number, labels)):
+        count = f"{len(labels):,} different numbers are a class each"
+        say(f"{WARNING} {path}: {count}; if they measure something, use electra finetune regress")
     spellings: dict[str, list[str]] = {}
     for name in labels:
         spellings.setdefault(name.casefold(), []).append(name)
@@ -150,6 +154,13 @@ def _label(row: TableRow, column: str, *, path: Path, kind: Kind, separator: str
         fix = "text or a whole number; regress takes other numbers, multilabel lists"
         raise DataError(path, f"{where}, not a label", fix=fix)
     return _name(value)
+
+
+def _is_number(name: str) -> bool:
+    try:
+        return math.isfinite(float(name))
+    except ValueError:
+        return False
 
 
 def _is_empty(value: Any) -> bool:

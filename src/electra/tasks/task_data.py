@@ -126,7 +126,6 @@ def load_table(
     labels = () if kind == "regress" else labels_of(whole)
     if kind != "regress" and len(labels) < 2:
         raise DataError(files["train"], f"column '{label}' has one label only: '{''.join(labels)}'")
-    warn_of_labels(labels, path=files["train"])
     scale = 1.0
     if kind == "regress":
         scale = max(1e-6, float(np.abs([float(one.label) for one in whole]).max()))  # type: ignore[arg-type]
@@ -135,10 +134,15 @@ def load_table(
     if "dev" in files:
         train, dev = whole, read("dev", labels or None)
     else:
+        if kind == "classify" and len(labels) == len(whole) > 2:
+            reason = f"every label in column '{label}' occurs once, so no row can be held out"
+            fix = "another column with --label, or electra finetune regress for numbers"
+            raise DataError(files["train"], reason, fix=fix)
         train, dev = hold_out_examples(
             whole, kind=kind, share=config.hold_out, seed=config.hold_out_seed, where=files["train"]
         )
         say_held_out(files["train"], train, dev)
+    warn_of_labels(labels, kind=kind, path=files["train"])
     return TaskData(
         task=task,
         train=encode(train),
