@@ -118,7 +118,7 @@ def test_defect_null_is_predicted_as_an_empty_cell_is(tmp_path: Path) -> None:
         result = run("--model", tmp_path / "m", "--input", tmp_path / name)
         columns = [{"n": "0", "text": empty}, {"n": "1", "text": "the dog"}]
         alike(rows(result), of_table(predict(model, ["", "the dog"]), "label", columns))
-        assert f"{name}: 1 of 2 rows have no text in 'text', first line" in result.stderr
+        assert f"{name}: 1 of 2 rows have no text in 'text', the first in line" in result.stderr
 
 
 def test_words_to_tag(tmp_path: Path) -> None:

@@ -366,8 +366,8 @@ def test_defect_rows_without_text_are_kept_and_counted(
     places = ("row 2", "row 3") if name == "own.parquet" else ("line 3", "line 4")
     places = ("line 2", "line 3") if name == "own.jsonl" else places
     assert capsys.readouterr().err.splitlines() == [
-        f"{path}: 2 of 4 rows have no text in 'text', first {places[0]}",
-        f"{path}: 1 of 4 rows have no text in 'pair', first {places[1]}",
+        f"{path}: 2 of 4 rows have no text in 'text', the first in {places[0]}",
+        f"{path}: 1 of 4 rows have no text in 'pair', the first in {places[1]}",
     ]
 
 
@@ -377,7 +377,7 @@ def test_defect_rows_without_label_are_counted(name: str, kind: str, tmp_path: P
     """The first was named, and the next after that was mended."""
     path = empty_cells(tmp_path / name)
     fix = r"\(label them, or take them out; electra predict needs no labels\)"
-    with pytest.raises(DataError, match=rf"2 of 4 rows have no label in 'label', first (line|row) \d {fix}"):
+    with pytest.raises(DataError, match=rf"2 of 4 rows have no label in 'label', the first in (line|row) \d {fix}"):
         read_table(path, text="text", label="label", kind=kind)  # type: ignore[arg-type]
 
 

@@ -68,10 +68,12 @@ def read_table(
     if not examples:
         raise DataError(path, "holds no rows", fix="it needs a header line and at least one row under it")
     if unlabelled:
-        reason = f"{len(unlabelled):,} of {len(examples):,} rows have no label in '{label}', first {unlabelled[0]}"
+        reason = (
+            f"{len(unlabelled):,} of {len(examples):,} rows have no label in '{label}', the first in {unlabelled[0]}"
+        )
         raise DataError(path, reason, fix="label them, or take them out; electra predict needs no labels")
     for column, places in empty.items():
-        say(f"{path}: {len(places):,} of {len(examples):,} rows have no text in '{column}', first {places[0]}")
+        say(f"{path}: {len(places):,} of {len(examples):,} rows have no text in '{column}', the first in {places[0]}")
     return examples
 
 
