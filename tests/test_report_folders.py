@@ -63,6 +63,50 @@ def test_a_run_s_answer(tmp_path: Path, auc: float, loss: float, word: str) -> N
     assert (f"{1 - loss / base_rate:.0%} below" in found.reason) == (word == "Yes")
 
 
+def evaluated(folder: Path, *points: tuple[int, float, float, float]) -> Path:
+    """A run with these held-out figures: step, MLM loss, AUC, RTD loss."""
+    figures = [
+        {"kind": "eval", "step": step, "eval/mlm_loss": mlm, "eval/rtd_auc": auc, "eval/rtd_loss": loss}
+        | {"eval/replaced_rate": 0.147}
+        for step, mlm, auc, loss in points
+    ]
+    return make_run(folder, figures)
+
+
+@pytest.mark.parametrize(("mlm", "word"), [(7.91, "Too early to say"), (5.5, "Yes")])
+def test_random_replacements_that_are_spotted_are_no_learning(tmp_path: Path, mlm: float, word: str) -> None:
+    found = answer(evaluated(tmp_path / "run", (0, 8.35, 0.5, 0.42), (10, mlm, 0.864, 0.30)))
+    assert found.word == word and "an AUC of 0.864 at step 10" in found.reason
+    assert ("MLM loss of 7.91 there, 8.35 at the start" in found.reason) == (word != "Yes")
+
+
+@pytest.mark.parametrize(
+    ("auc", "loss", "step", "word"),
+    [
+        (0.9, 0.28, 3000, "Yes"),
+        (0.878, 0.28, 3000, "Partly"),
+        (0.878, 0.31, 3000, "No"),
+        (0.878, 0.31, 9, "Too early to say"),
+    ],
+)
+def test_a_run_that_went_on_is_compared_with_its_start(
+    tmp_path: Path, auc: float, loss: float, step: int, word: str
+) -> None:
+    found = answer(evaluated(tmp_path / "run", (0, 2.5, 0.88, 0.3), (step, 2.4, auc, loss)))
+    assert found.word == word and f"(AUC 0.880 and {auc:.3f})" in found.reason
+
+
+def test_a_run_that_went_on_with_a_fresh_generator_cannot_be_compared(tmp_path: Path) -> None:
+    found = answer(evaluated(tmp_path / "run", (0, 9.0, 0.95, 0.2), (3000, 4.0, 0.9, 0.25)))
+    assert found.word == "Too early to say" and "beside a fresh generator" in found.reason
+
+
+def test_replacements_that_are_never_learned_are_taken_as_they_are(tmp_path: Path) -> None:
+    run = evaluated(tmp_path / "run", (0, 9.0, 0.5, 0.42), (3000, 9.0, 0.95, 0.2))
+    (run / "config.toml").write_text(to_toml(load("tiny", overrides=["generator.kind=uniform"])))
+    assert answer(run).word == "Yes"
+
+
 def test_a_run_that_ended_without_learning_or_diverged(tmp_path: Path) -> None:
     run = rtd_run(tmp_path / "run", auc=0.5, step=3000)
     assert answer(run).word == "No" and "of 3,000" not in answer(run).reason
@@ -248,7 +292,7 @@ def test_several_runs_are_overlaid_and_their_settings_compared(tmp_path: Path) -
     (runs[1] / "config.toml").write_text(to_toml(load("tiny", overrides=["optim.lr=0.001", "train.batch_size=64"])))
     page = page_of(*runs, out=tmp_path / "page.html")
     assert (
-        "Partly. None of 2 worked fully; b/run tells replaced tokens best, with an AUC of 0.700 (a/run 0.700)"
+        "Too early to say. None of 2 worked fully; b/run tells replaced tokens best, with an AUC of 0.700 (a/run 0.700)"
         in page.text
     )
     auc = next(attrs["aria-label"] for tag, attrs in page.tags if tag == "svg" and "AUC" in (attrs["aria-label"] or ""))

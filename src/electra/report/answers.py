@@ -10,7 +10,7 @@ from itertools import combinations
 from electra.finetune.task_results import TaskResult
 from electra.metrics.rtd import entropy
 from electra.report.paper_points import ONE_ANSWER
-from electra.report.reading import Run
+from electra.report.reading import Run, number
 from electra.report.subjects import Subject, Tried
 from electra.report.tuned import Tuned
 from electra.reproduce.comparison_table import last_rows
@@ -21,6 +21,8 @@ YES, PARTLY, NO, OPEN = "Yes", "Partly", "No", "Too early to say"
 LEARNED_AUC, STARTED_AUC = 0.6, 0.53
 LEARNED_LOSS = 0.6
 """Of ln(vocabulary): knowing only how often each token occurs costs about 0.7 of it."""
+TRUSTED_LOSS = 0.7
+"""Of the MLM loss at the start: a generator above it samples nearly at random, and such tokens are easy to spot."""
 SURE_POINTS = 2.0
 """Percentage points above one answer for every row that count as learning."""
 
@@ -90,17 +92,50 @@ def _of_run(run: Run) -> Answer:
     ahead = loss is not None and loss < blind
     if run.start:
         return _of_adapted(run)
+    begun, early = _at_start(run), run.step < planned and not timed
+    blank = math.log(run.config.model.vocab_size)
+    first = begun.get("eval/mlm_loss", blank)
+    learns = run.config.generator.kind in ("transformer", "two-tower")
+    if learns and first < TRUSTED_LOSS * blank:
+        return _of_continued(run, begun, when, early=early)
     figure = f"it tells replaced from original tokens of held-out text with an AUC of {auc:.3f} {when}"
     figure, helped = figure + _tuned_in_demo(run), _helped(run)
+    if learns and auc >= STARTED_AUC and mlm >= TRUSTED_LOSS * first:
+        untaught = f"its generator has an MLM loss of {mlm:.2f} there, {first:.2f} at the start, so it replaces tokens"
+        return Answer(
+            word=OPEN, reason=f"{figure}, but {untaught} nearly at random, and those are easy to spot; train longer"
+        )
+    if begun.get("eval/rtd_auc", 0.0) >= LEARNED_AUC:
+        since = f"it began with {begun['eval/rtd_auc']:.3f} beside a fresh generator, whose samples grew harder"
+        return Answer(
+            word=OPEN, reason=f"{figure}; {since}; fine-tune it and the model that it went on from to compare them"
+        )
     if auc >= LEARNED_AUC and ahead:
         assert loss is not None
         below = f"its loss is {1 - loss / blind:.0%} below that of knowing only the base rate"
         return Answer(word=YES if helped else PARTLY, reason=f"{figure}; {below}")
     if auc >= STARTED_AUC:
         return Answer(word=PARTLY, reason=f"{figure}; an AUC of 0.5 is a coin toss, so it has only begun to learn")
-    return Answer(
-        word=OPEN if run.step < planned and not timed else NO, reason=f"{figure}, and 0.5 is a coin toss; train longer"
-    )
+    return Answer(word=OPEN if early else NO, reason=f"{figure}, and 0.5 is a coin toss; train longer")
+
+
+def _at_start(run: Run) -> dict[str, float]:
+    """The figures of the evaluation before the first step; none where there was no such evaluation."""
+    line = next((one for one in run.evals if one["step"] == 0), {})
+    return {key: value for key in line if (value := number(line[key])) is not None}
+
+
+def _of_continued(run: Run, begun: dict[str, float], when: str, *, early: bool) -> Answer:
+    """Of a run that went on from a trained model: whether it now tells replaced tokens better than that did."""
+    pairs = [(begun.get(f"eval/{name}"), run.last(f"eval/{name}")) for name in ("rtd_auc", "rtd_loss")]
+    (auc_before, auc), (loss_before, loss) = pairs
+    if auc_before is None or loss_before is None or auc is None or loss is None:
+        return Answer(word=OPEN, reason="it went on from a trained model, and how well that did was not measured")
+    lower, better = loss < loss_before, auc > auc_before
+    moved = f"it {'lowered' if lower else 'did not lower'} its held-out RTD loss: {loss_before:.3f} before,"
+    moved += f" {loss:.3f} {when} (AUC {auc_before:.3f} and {auc:.3f})"
+    word = YES if lower and better else PARTLY if lower or better else OPEN if early else NO
+    return Answer(word=word, reason=f"going on from a trained model, {moved}")
 
 
 def _of_adapted(run: Run) -> Answer:
