@@ -21,7 +21,7 @@ from click.testing import CliRunner
 import electra
 from electra import api
 from electra.cli import main
-from electra.errors import CheckpointError, ConfigError
+from electra.errors import CheckpointError, ConfigError, DataError
 
 VERBS = {
     "prepare",
@@ -281,6 +281,23 @@ def test_models_say_what_they_cannot_do(run: api.Run, tuned: api.FinetuneResult)
             getattr(electra.load(tuned.path), verb)(TEXTS[0])
     with pytest.raises(ConfigError, match="one network only"):
         electra.load(tuned.path, part="generator")
+
+
+def test_missing_cells_are_named_by_their_row(run: api.Run, tuned: api.FinetuneResult) -> None:
+    model, classifier = electra.load(run.path), electra.load(tuned.path)
+    cases: list[tuple[Any, Any, str]] = [
+        (classifier.predict, [float("nan")], "row 1: nan is not a text"),
+        (classifier.predict, ["a", None], "row 2: None is not a text"),
+        (classifier.predict, [("a", None)], "row 1: None is not a text"),
+        (classifier.predict, None, "rows: None is not a text"),
+        (model.encode, ["a", None], "row 2: None is not a text"),
+        (model.encode, None, "texts: None is not a text"),
+        (model.detect, None, "text: None is not a text"),
+        (model.score, [3], "row 1: 3 is not a text"),
+    ]
+    for verb, given, message in cases:
+        with pytest.raises(DataError, match=message):
+            verb(given)
 
 
 def test_export(place: Path, run: api.Run, tuned: api.FinetuneResult) -> None:

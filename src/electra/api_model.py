@@ -88,24 +88,25 @@ class Model:
     def detect(self, text: str, *, threshold: float = 0.5) -> Detection:
         """The tokens of a text, each with the probability that it was replaced; flagged from `threshold` on."""
         from electra.inference.detect import detect
+        from electra.inference.given_texts import require_text
 
-        return detect(self._with_head, text, threshold=threshold)
+        return detect(self._with_head, require_text(text, where="text"), threshold=threshold)
 
     def score(self, texts: str | Sequence[str], *, batch_size: int = 64) -> Scores:
         """The pseudo-log-likelihood of each text; needs an electric model or a masked language model."""
+        from electra.inference.given_texts import require_texts
         from electra.inference.likelihood import score
 
-        rows = [texts] if isinstance(texts, str) else texts
-        return Scores(texts=tuple(score(self._with_head, rows, batch_size=batch_size)))
+        return Scores(texts=tuple(score(self._with_head, require_texts(texts), batch_size=batch_size)))
 
     def encode(
         self, texts: str | Sequence[str], *, pooling: Pooling = "mean", batch_size: int = 64
     ) -> NDArray[np.float32]:
         """One vector a text, (texts, width): the mean of the last hidden states, or with `cls` that of [CLS]."""
         from electra.inference.encode import encode
+        from electra.inference.given_texts import require_texts
 
-        rows = [texts] if isinstance(texts, str) else texts
-        return encode(self._encoder, rows, pooling=pooling, batch_size=batch_size)
+        return encode(self._encoder, require_texts(texts), pooling=pooling, batch_size=batch_size)
 
     def export(
         self, out: PathLike, *, format: Format = "hf", int8: bool = False, pooling: Pooling = "mean"

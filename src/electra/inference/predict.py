@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import compress
@@ -15,6 +15,7 @@ from electra import hardware
 from electra.errors import ConfigError, DataError
 from electra.finetune.head_outputs import head_outputs
 from electra.finetune.model_folder import FinetunedModel
+from electra.inference.given_texts import require_text
 from electra.inference.placement import placed
 from electra.inference.results import Prediction
 from electra.progress import Bar, progress, say
@@ -56,6 +57,8 @@ def predict(loaded: FinetunedModel, rows: Sequence[Input], *, batch_size: int = 
       `null_odds`, the logit that there is no answer. Above the threshold of a model trained on unanswerable questions,
       `answer` is empty, `start` and `end` are None.
     """
+    if not isinstance(rows, Iterable):
+        require_text(rows, where="rows")
     whole = [as_row(row, number, kind=loaded.about.kind) for number, row in enumerate(rows)]
     return list(predict_rows(loaded, whole, batch_size=batch_size))
 
@@ -82,15 +85,17 @@ def as_row(row: Input, number: int, *, kind: Kind) -> Example | Sentence | Quest
     """A text, a pair, words or a question with its passage as the row class that this kind of task takes."""
     if isinstance(row, Example | Sentence | Question):
         return row
+    where = f"row {number + 1}"
+    texts = (row,) if isinstance(row, str) or not isinstance(row, Iterable) else tuple(row)
+    texts = tuple(require_text(text, where=where) for text in texts)
     if kind == "tag":
-        return Sentence(id=str(number), words=tuple(row.split() if isinstance(row, str) else row))
-    texts = (row,) if isinstance(row, str) else tuple(row)
+        return Sentence(id=str(number), words=tuple(row.split()) if isinstance(row, str) else texts)
     if kind == "span":
         if len(texts) != 2:
-            raise DataError(f"row {number + 1}", f"needs a question and its passage, not {len(texts)} text")
+            raise DataError(where, f"needs a question and its passage, not {len(texts)} text")
         return Question(id=str(number), question=texts[0], context=texts[1])
     if len(texts) not in (1, 2):
-        raise DataError(f"row {number + 1}", f"needs one text or two, not {len(texts)}")
+        raise DataError(where, f"needs one text or two, not {len(texts)}")
     return Example(id=str(number), text=texts[0], pair=texts[1] if len(texts) == 2 else None)
 
 
