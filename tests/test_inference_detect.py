@@ -177,6 +177,13 @@ def test_marks() -> None:
     assert str(Detection(text="ab", tokens=(found(0, 1, 0.9), found(0, 1, 0.8)))) == "[a|0.90]b"
 
 
+def test_a_text_without_marks_names_its_likeliest_token() -> None:
+    unmarked = Detection(text="a cloud", tokens=(found(0, 1, 0.1, flagged=False), found(2, 7, 0.19, flagged=False)))
+    assert str(unmarked) == "a cloud (no token is marked; the highest is 'cloud' with 0.19)"
+    assert unmarked.marked == "a cloud" and "'cloud' with 0.19" in repr(unmarked)
+    assert str(Detection(text="", tokens=())) == ""
+
+
 def test_command_marks_and_json(run: Path) -> None:
     plain = CliRunner().invoke(command, ["--model", str(run), "--threshold", "0", "the dog", "a cat"])
     assert plain.exit_code == 0

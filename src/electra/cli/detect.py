@@ -47,14 +47,11 @@ def command(model: Path | None, as_json: bool, threshold: float, texts: tuple[st
 
 def nothing_flagged(detection: Detection, *, threshold: float) -> str:
     """Where no token is marked: that, and the likeliest one; otherwise an empty string."""
-    if detection.flagged or not detection.tokens:
+    if not detection.highest:
         return ""
-    highest = max(detection.tokens, key=lambda token: token.probability)
-    shown = detection.text[highest.start : highest.end] or highest.token
-    return (
-        f"no token reaches {threshold:g}; the highest is {shown!r} with {highest.probability:.2f}"
-        f" (--threshold {int(highest.probability * 100) / 100:g} marks it)"
-    )
+    probability = max(token.probability for token in detection.tokens)
+    marks = f"--threshold {int(probability * 100) / 100:g} marks it"
+    return f"no token reaches {threshold:g}; {detection.highest} ({marks})"
 
 
 def _show(detection: Detection) -> None:
@@ -66,7 +63,7 @@ def _show(detection: Detection) -> None:
         if console.color_system is not None and not console.no_color:
             console.print(coloured(detection), soft_wrap=True)
             return
-    echo(str(detection))
+    echo(detection.marked)
 
 
 def coloured(detection: Detection) -> object:

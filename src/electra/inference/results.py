@@ -42,10 +42,24 @@ class Detection:
         """The tokens that look replaced."""
         return tuple(token for token in self.tokens if token.flagged)
 
-    def __str__(self) -> str:
+    @property
+    def marked(self) -> str:
         """`the chef [cooked|0.93] the meal`."""
         pieces = marked_pieces(self.text, self.tokens)
         return "".join(piece if p is None else f"[{piece}|{p:.2f}]" for piece, p in pieces)
+
+    @property
+    def highest(self) -> str:
+        """Where no token looks replaced, the likeliest one: `the highest is 'cloud' with 0.19`; otherwise empty."""
+        if self.flagged or not self.tokens:
+            return ""
+        likeliest = max(self.tokens, key=lambda token: token.probability)
+        shown = self.text[likeliest.start : likeliest.end] or likeliest.token
+        return f"the highest is {shown!r} with {likeliest.probability:.2f}"
+
+    def __str__(self) -> str:
+        """The text with its marks; where it has none, the likeliest token behind it."""
+        return self.marked + (f" (no token is marked; {self.highest})" if self.highest else "")
 
     def __repr__(self) -> str:
         return f"Detection({str(self)!r})"
