@@ -253,14 +253,30 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(place: Path,
         (("{reviews}", "{reviews}"), "is given already (give one file, or --train and --dev)"),
         (("{reviews}", "--data", "somewhere"), "are both given"),
         (("{reviews}", "--train", "{reviews}"), "--train: "),
-        ((), "Missing option '--out'"),
+        ((), "give a FILE: electra finetune classify FILE"),
+        (("--data", "somewhere"), "Missing option '--out'"),
+        (("{reviews}", "epochs", "=", "1"), "epochs: has spaces around its = (write epochs=1)"),
+        (("{reviews}", "epochs=", "1"), "(write epochs=1)"),
+        (("epochs", "=1", "{reviews}"), "(write epochs=1)"),
     ],
 )
 def test_mistakes_name_the_fix(arguments: tuple[str, ...], said: str, place: Path, tmp_path: Path) -> None:
     given = [one.format(reviews=place / "reviews.csv") for one in arguments]
-    result = electra("finetune", "classify", *given, *(("--out", tmp_path / "out") if arguments else ()))
+    result = electra(
+        "finetune",
+        "classify",
+        *given,
+        *(("--out", tmp_path / "out") if not said.startswith(("Missing", "give a FILE")) else ()),
+    )
     assert result.exit_code in (2, 4) and len(result.stderr.splitlines()) == 1, result.output
     assert said in result.stderr
+
+
+def test_a_file_where_the_task_belongs(place: Path) -> None:
+    for name, task in ((place / "reviews.csv", "classify"), ("words.conll", "tag"), ("squad.json", "questions")):
+        result = electra("finetune", name, "epochs=1")
+        assert result.exit_code == 2
+        assert f"the TASK is missing in front of {name}: electra finetune {task} {name}" in result.stderr
 
 
 def test_help_has_the_keys_of_fine_tuning() -> None:

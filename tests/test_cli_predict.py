@@ -16,8 +16,10 @@ from click.testing import CliRunner, Result
 from model_folders import make_run
 from tuned_folders import loaded, save
 
+import electra
 from electra.cli import main
 from electra.cli.lines import echo_data
+from electra.errors import CheckpointError
 from electra.finetune.model_folder import load_finetuned
 from electra.inference.predict import predict
 
@@ -270,7 +272,25 @@ def test_more_mistakes(tmp_path: Path) -> None:
         assert len(result.stderr.splitlines()) == 1
     make_run(tmp_path / "pretrained")
     result = run("--model", tmp_path / "pretrained", "--input", "-", given="a\n")
-    assert result.exit_code == 5 and "is not a fine-tuned model" in result.stderr
+    assert result.exit_code == 5 and "is not a fine-tuned model but a pre-trained one" in result.stderr
+    result = run("--model", "electra:tiny", "--input", "-", given="a\n")
+    assert result.exit_code == 5 and "electra:tiny: is not a fine-tuned model but a pre-trained one" in result.stderr
+    assert "electra finetune TASK FILE --model electra:tiny" in result.stderr
+    result = run("--model", tmp_path / "in.csv", "--input", "-", given="a\n")
+    assert result.exit_code == 5 and "in.csv: is a file (give a run folder" in result.stderr
+
+
+def test_a_fine_tuned_model_where_a_pre_trained_one_is_meant(tmp_path: Path) -> None:
+    save(tmp_path / "m", "classify")
+    for arguments in (
+        ("detect", "--model", tmp_path / "m", "a"),
+        ("pretrain", "--data", tmp_path, "--out", tmp_path / "o", "--from", tmp_path / "m"),
+    ):
+        result = CliRunner().invoke(main, [str(one) for one in arguments])
+        assert result.exit_code == 5 and "m: is fine-tuned, so it has no pre-training head (" in result.stderr
+    (tmp_path / "in.csv").write_text("text\n")
+    with pytest.raises(CheckpointError, match=r"in\.csv: is a file \(give a run folder"):
+        electra.load(tmp_path / "in.csv")
 
 
 def started(folder: Path, given: Any = subprocess.PIPE) -> subprocess.Popen[bytes]:

@@ -29,6 +29,7 @@ BAD_OVERRIDES = [
     ("=5", "", "no such key"),
     ("train=5", "train", "is a section"),
     ("train.steps", "train.steps", "is not key=value"),
+    ("train.steps = 5", "train.steps", "has spaces around its = (write train.steps=5)"),
     ("train.steps.x=5", "train.steps.x", "no such key"),
     # wrong types
     ("train.steps=1.7", "train.steps", '1.7" is not a whole number'),

@@ -22,8 +22,9 @@ from electra.batches.sequences import unpack
 from electra.checkpoint.tensors import read_tensors, write_tensors
 from electra.errors import CheckpointError
 from electra.finetune.head_outputs import head_outputs
-from electra.finetune.model_folder import About, is_finetuned, load_finetuned, model_folder, save_finetuned
+from electra.finetune.model_folder import About, load_finetuned, model_folder, save_finetuned
 from electra.fsio import sha256_file, write_json
+from electra.interop.finetuned_folder import is_finetuned
 from electra.tasks.rows import Features, Kind
 from electra.tokenizer.codec import Tokenizer
 

@@ -34,7 +34,8 @@ class Model:
     """
 
     def __init__(self, path: PathLike, *, part: Part = "discriminator", device: Device = "auto") -> None:
-        from electra.finetune.model_folder import is_finetuned, load_finetuned
+        from electra.finetune.model_folder import load_finetuned
+        from electra.interop.finetuned_folder import is_finetuned
         from electra.interop.models import load_model
 
         self.path, self.part, self.device = Path(path), part, device

@@ -34,9 +34,10 @@ from electra.bench.start import start
 from electra.display import text_table
 from electra.errors import DataError
 from electra.finetune.export import export
-from electra.finetune.model_folder import is_finetuned, load_finetuned
+from electra.finetune.model_folder import load_finetuned
 from electra.finetune.pretrained import load_pretrained
 from electra.inference import detect, encode, likelihood, predict
+from electra.interop.finetuned_folder import is_finetuned
 from electra.interop.models import load_model
 from electra.interop.onnx_graph import FILE, INPUTS, session
 

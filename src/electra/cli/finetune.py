@@ -110,10 +110,9 @@ def command(
     from electra.tasks.columns import Columns
     from electra.tasks.named_tasks import find_files
 
+    require_task(task)
     single, settings = split_arguments(arguments)
-    folder = _folder(out, single)
-    if single is not None and data is not None:
-        raise click.UsageError(f"{single} and --data {data} are both given; give one of them")
+    folder = _folder(out, single, data, task=task, split=train_file or dev_file)
     result = finetune_task(
         task,
         model=model,
@@ -133,10 +132,22 @@ def command(
         echo(line)
 
 
+def require_task(name: str) -> None:
+    """Refuse a file where the task belongs."""
+    from electra.tasks.files import plain_suffix
+
+    suffix = plain_suffix(Path(name))
+    if suffix or Path(name).is_file():
+        task = {".conll": "tag", ".json": "questions"}.get(suffix, "classify")
+        raise click.UsageError(f"the TASK is missing in front of {name}: electra finetune {task} {name}")
+
+
 def split_arguments(arguments: tuple[str, ...]) -> tuple[Path | None, tuple[str, ...]]:
     """The file among the arguments, if there is one, and the settings."""
+    from electra.config.load import refuse_spaces
     from electra.errors import ConfigError, DataError
 
+    refuse_spaces(arguments)
     files = [one for one in arguments if "=" not in one or Path(one).is_file()]
     if not files:
         return None, arguments
@@ -182,7 +193,12 @@ def _text_column(folder: Path) -> tuple[str, ...]:
     return () if column == "text" else ("--text", column)
 
 
-def _folder(out: Path | None, single: Path | None) -> Path:
+def _folder(out: Path | None, single: Path | None, data: Path | None, *, task: str, split: Path | None) -> Path:
+    """The folder to write, after looking at which files are given."""
+    if single is not None and data is not None:
+        raise click.UsageError(f"{single} and --data {data} are both given; give one of them")
+    if out is None and single is None and data is None and split is None:
+        raise click.UsageError(f"give a FILE: electra finetune {task} FILE; or its folder with --data and --out")
     if out is None and single is None:
         raise click.UsageError("Missing option '--out'.")
     return out or Path(f"{(single or Path()).name.partition('.')[0] or 'own'}-model")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
 from importlib import resources
@@ -124,6 +124,8 @@ def read_toml(path: Path, root: Any = Config) -> dict[str, Any]:
 
 def parse_overrides(overrides: Iterable[str], root: Any = Config) -> dict[str, Any]:
     """`key=value` overrides as dotted keys with typed values; a key given twice is refused."""
+    overrides = list(overrides)
+    refuse_spaces(overrides)
     flat: dict[str, Any] = {}
     for text in overrides:
         key, equals, raw = text.partition("=")
@@ -135,6 +137,18 @@ def parse_overrides(overrides: Iterable[str], root: Any = Config) -> dict[str, A
             raise ConfigError(key, "is given twice", fix="give it once")
         flat[key] = parse(raw.strip(), key, root)
     return flat
+
+
+def refuse_spaces(arguments: Sequence[str]) -> None:
+    """ConfigError where a shell cut a setting at spaces around its equals sign: `epochs = 1`."""
+    for before, text, after in zip(["", *arguments], arguments, [*arguments[1:], ""], strict=False):
+        if text.startswith("=") and before:
+            key, value = before, text[1:] or after
+        elif text.endswith("=") and text != "=" and after and "=" not in after:
+            key, value = text[:-1], after
+        else:
+            continue
+        raise ConfigError(key, "has spaces around its =", fix=f"write {key}={value or 'VALUE'}")
 
 
 def _read_text(text: str, source: str, root: Any = Config) -> dict[str, Any]:

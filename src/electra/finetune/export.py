@@ -10,11 +10,12 @@ import torch
 
 from electra.errors import CheckpointError, ConfigError
 from electra.finetune.card import finetuned_card
-from electra.finetune.model_folder import FinetunedModel, is_finetuned, load_finetuned
+from electra.finetune.model_folder import FinetunedModel, load_finetuned
 from electra.fsio import write_atomic
 from electra.interop import huggingface, onnx_graph, settings
 from electra.interop.card import Card, model_card
 from electra.interop.embedding_folder import Pooling, write_modules
+from electra.interop.finetuned_folder import is_finetuned
 from electra.interop.models import Source, read_source
 from electra.interop.names import Part, Tensors
 from electra.interop.network import Weights, build

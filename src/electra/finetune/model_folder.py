@@ -7,7 +7,6 @@ median score, which is the score that is reported.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,6 +20,8 @@ from electra.config.schema import ModelConfig
 from electra.errors import CheckpointError, DataError
 from electra.finetune.task_model import HeadSpec, SpanHeadKind, TaskModel
 from electra.fsio import read_object, sha256_file, write_json
+from electra.interop.bundled import is_bundled
+from electra.interop.finetuned_folder import TASK_FILE, is_finetuned, seed_folders
 from electra.interop.network import Network, shapes_only
 from electra.interop.settings import check_sizes
 from electra.manifest import FILE as MANIFEST
@@ -32,8 +33,7 @@ from electra.tokenizer.codec import CONFIG_FILE, TOKENIZER_FILE, VOCAB_FILE, Tok
 
 FORMAT = 2
 """Of task.json: from 2 on, the folder has a manifest."""
-TASK_FILE, WEIGHTS_FILE = "task.json", "model.safetensors"
-_SEED = re.compile(r"seed-(\d+)")
+WEIGHTS_FILE = "model.safetensors"
 _ACCEPTED = "give a run folder of electra finetune or one of its seed-N folders"
 
 
@@ -169,18 +169,16 @@ def load_finetuned(folder: Path) -> FinetunedModel:
     return FinetunedModel(network=network.eval(), tokenizer=tokenizer, config=config, about=about, path=path)
 
 
-def is_finetuned(folder: Path) -> bool:
-    """Whether this is a fine-tuned model, or a run that holds some."""
-    return (folder / TASK_FILE).is_file() or bool(_seeds(folder))
-
-
 def model_folder(folder: Path) -> Path:
     """The folder itself, or for a run the one of its seed with the median score, of two middle ones the lower."""
     if (folder / TASK_FILE).is_file():
         return folder
+    if is_bundled(folder) or (folder / "config.toml").is_file():
+        fix = f"fine-tune it first: electra finetune TASK FILE --model {folder}"
+        raise CheckpointError(folder, "is not a fine-tuned model but a pre-trained one", fix=fix)
     if not folder.is_dir():
-        raise CheckpointError(folder, "no such folder", fix=_ACCEPTED)
-    seeds = _seeds(folder)
+        raise CheckpointError(folder, "is a file" if folder.is_file() else "no such folder", fix=_ACCEPTED)
+    seeds = seed_folders(folder)
     if not seeds:
         inside = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and is_finetuned(entry))
         fix = f"it holds several: {', '.join(inside[:9])}; name one" if inside else _ACCEPTED
@@ -188,14 +186,6 @@ def model_folder(folder: Path) -> Path:
     scores = [_about(seed, _described(seed)).score for seed in seeds]
     ranked = sorted(range(len(seeds)), key=lambda at: (-math.inf if (score := scores[at]) is None else score, at))
     return seeds[ranked[(len(seeds) - 1) // 2]]
-
-
-def _seeds(folder: Path) -> list[Path]:
-    """The whole seed folders of a run, by number."""
-    if not folder.is_dir():
-        return []
-    found = {entry: name for entry in folder.iterdir() if (name := _SEED.fullmatch(entry.name))}
-    return sorted((path for path in found if (path / TASK_FILE).is_file()), key=lambda path: int(found[path][1]))
 
 
 def _sums(path: Path, described: dict[str, Any]) -> Manifest | None:

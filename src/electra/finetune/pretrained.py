@@ -10,9 +10,10 @@ from pathlib import Path
 from electra.config.finetune import FinetuneConfig
 from electra.config.schema import ModelConfig
 from electra.errors import ConfigError
-from electra.finetune.model_folder import FinetunedModel, is_finetuned, load_finetuned
+from electra.finetune.model_folder import FinetunedModel, load_finetuned
 from electra.finetune.paper_settings import settings, size_of
 from electra.interop.bundled import default_name
+from electra.interop.finetuned_folder import is_finetuned
 from electra.interop.models import Loaded, load_model
 from electra.interop.network import Network
 from electra.model.electra import initialise

@@ -10,12 +10,12 @@ from electra.config.finetune import FinetuneConfig
 from electra.config.load import adjust, change, given_keys
 from electra.errors import ConfigError, DataError
 from electra.finetune.batching import subset
-from electra.finetune.model_folder import is_finetuned
 from electra.finetune.paper_settings import settings_for_rows, with_span_head
 from electra.finetune.pretrained import Pretrained, check_length, default_model, load_pretrained, settings_for
 from electra.finetune.suite import Plan, run_task
 from electra.finetune.task_results import Suite, TaskResult
 from electra.fsio import require_writable
+from electra.interop.finetuned_folder import is_finetuned
 from electra.tasks.columns import Columns
 from electra.tasks.glue_files import find_tasks, has_split
 from electra.tasks.glue_tasks import glue_task

@@ -21,6 +21,7 @@ from electra.config.schema import Config
 from electra.errors import CheckpointError, ConfigError, DataError, ElectraError
 from electra.interop import huggingface
 from electra.interop.bundled import bundled_folder
+from electra.interop.finetuned_folder import is_finetuned
 from electra.interop.hub import local_folder
 from electra.interop.names import Tensors
 from electra.interop.tensor_bundle import checkpoint_prefix
@@ -183,6 +184,9 @@ def _read(model: Path, generator: Path | None) -> tuple[Config, Tensors, Tokeniz
     model = bundled_folder(model)
     if not (model / CONFIG).is_file():
         if not huggingface.is_folder(local_folder(model)) and checkpoint_prefix(model) is None:
+            if is_finetuned(model):
+                fix = "give the pre-trained model that it was fine-tuned from"
+                raise CheckpointError(model, "is fine-tuned, so it has no pre-training head", fix=fix)
             fix = "give a run folder, an exported folder, a transformers ELECTRA folder or owner/name of the hub"
             raise CheckpointError(model, "holds no model", fix=fix)
         pair = read_pair(model, generator)

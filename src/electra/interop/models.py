@@ -16,6 +16,7 @@ from electra.checkpoint.folder import read_config, verify_tokenizer
 from electra.config.schema import Config, GeneratorConfig, ModelConfig
 from electra.errors import CheckpointError, DataError
 from electra.interop import huggingface, names
+from electra.interop.finetuned_folder import is_finetuned
 from electra.interop.hub import local_folder
 from electra.interop.names import Part
 from electra.interop.network import Network, Weights, build, checked
@@ -110,7 +111,7 @@ def read_source(path: Path, *, part: Part = "discriminator") -> Source:
     """What `load_model` loads, as data."""
     asked, path = path, local_folder(path)
     if not path.is_dir():
-        raise CheckpointError(path, "no such folder", fix=ACCEPTED)
+        raise CheckpointError(path, "is a file" if path.is_file() else "no such folder", fix=ACCEPTED)
     run = path.resolve().parent.parent
     if path.resolve().parent.name == store.FOLDER and (run / "config.toml").is_file():
         store.verify(path)
@@ -126,6 +127,9 @@ def read_source(path: Path, *, part: Part = "discriminator") -> Source:
         if part == "generator" and weights.head != "masked":
             raise CheckpointError(path, "is not a generator: it has no masked-token head")
         source = Source(path=asked, weights=weights, tokenizer=_tokenizer(path))
+    elif is_finetuned(path):
+        fix = "electra predict, evaluate and encode use it; give the pre-trained model here"
+        raise CheckpointError(path, "is fine-tuned, so it has no pre-training head", fix=fix)
     else:
         raise CheckpointError(path, "holds neither config.toml nor config.json", fix=ACCEPTED)
     require_same_vocabulary(source)

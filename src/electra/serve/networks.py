@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 from electra.checkpoint import store
 from electra.errors import CheckpointError
-from electra.finetune.model_folder import FinetunedModel, is_finetuned, load_finetuned
+from electra.finetune.model_folder import FinetunedModel, load_finetuned
 from electra.finetune.pretrained import Pretrained, embedder, of_loaded
 from electra.inference import encode, likelihood, predict
 from electra.inference.corrupt import check_pair, corrupt_texts
 from electra.inference.detect import detect_all
+from electra.interop.finetuned_folder import is_finetuned
 from electra.interop.models import Loaded, load_model
 from electra.model.heads import DetectionHead
 
