@@ -71,6 +71,15 @@ def test_bodies_that_cannot_be_answered(client: httpx.Client, body: bytes, reaso
 def test_more_than_is_allowed(client: httpx.Client) -> None:
     assert refusal(client.post("/api/encode", json={"texts": ["a"] * (MAX_ROWS + 1)}))[0] == 422
     assert refusal(client.post("/api/predict", json={"rows": [{"text": "a"}] * (MAX_ROWS + 1)}))[0] == 422
+    for rows, said in (
+        (["x"], 'rows.0: give {"text": ...}, '),
+        ([{"text": "a"}, {"txt": "a"}], 'rows.1: give {"text": ...}, '),
+        ([{"text": "a"}, {"text": "a" * (MAX_CHARACTERS + 1)}], "rows.1.text: String should have at most"),
+        ([{"words": [3]}], "rows.0.words: Input should be a valid string"),
+        ("x", "rows: Input should be a valid list"),
+    ):
+        status, found = refusal(client.post("/api/predict", json={"rows": rows}))
+        assert status == 422 and found.startswith(said), found
     for change in ({"rate": 0}, {"rate": 0.9}, {"seed": -1}, {"seed": 2**40}, {"seed": 1.5}):
         assert refusal(client.post("/api/replace", json={"text": "a", **change}))[0] == 422
     assert client.post("/api/detect", json={"text": "\N{GRINNING FACE}" * MAX_CHARACTERS}).status_code == 200

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -38,6 +38,7 @@ PAGE = {
     "/draw.js": ("draw.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
+_ROWS = '{"text": ...}, {"text": ..., "pair": ...}, {"words": [...]} or {"question": ..., "context": ...}'
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     413: {"model": Problem, "description": "The body is too large"},
     422: {"model": Problem, "description": "The request cannot be answered"},
@@ -159,6 +160,8 @@ def _add_problems(app: FastAPI) -> None:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             return _problem(422, "the body is not JSON")
+        if len(first["loc"]) > 3 and first["loc"][1] == "rows":  # every kind of row was tried
+            return _problem(422, _row_problem(error.errors()))
         place = ".".join(str(part) for part in first["loc"] if part != "body")
         return _problem(422, f"{place}: {first['msg']}" if place else str(first["msg"]))
 
@@ -181,6 +184,17 @@ def _add_problems(app: FastAPI) -> None:
     @app.exception_handler(NotReady)
     async def waiting(request: Request, error: NotReady) -> JSONResponse:
         return _problem(503, str(error), retry_after_s=5)
+
+
+def _row_problem(errors: Sequence[Any]) -> str:
+    """What is wrong with a row: a field of it, or that it has the fields of no kind of row."""
+    unlike = {
+        one["loc"][:4] for one in errors if one["type"] in ("missing", "extra_forbidden", "model_attributes_type")
+    }
+    for one in errors:
+        if len(one["loc"]) > 4 and one["loc"][:4] not in unlike:
+            return f"rows.{one['loc'][2]}.{one['loc'][4]}: {one['msg']}"
+    return f"rows.{errors[0]['loc'][2]}: give {_ROWS}"
 
 
 def _problem(status: int, reason: str, *, retry_after_s: int = 0) -> JSONResponse:
