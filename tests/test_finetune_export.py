@@ -57,6 +57,9 @@ def exported(folder: Path, kind: Kind, **changes: Any) -> tuple[FinetunedModel, 
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
     assert type(theirs).__name__ == made.architecture == {"tag": TOKENS, "span": SPANS}.get(kind, SEQUENCES)
     assert made.parameters == theirs.num_parameters()
+    more = made.parameters - sum(parameter.numel() for parameter in ours.network.parameters())
+    assert made.notes == ((f"{more:,} of them are a layer that its class has and the model does not",) if more else ())
+    assert bool(more) == (kind not in ("tag", "span", "pairs"))
     return ours, theirs.eval(), transformers.AutoTokenizer.from_pretrained(folder / "hf")
 
 

@@ -92,7 +92,9 @@ def export_finetuned(path: Path, out: Path) -> Exported:
     with commit_folder(out) as aside:
         huggingface.write_files(aside, values, tensors)
         _write_rest(aside, loaded, finetuned_card(loaded))
-    return Exported(architecture=values["architectures"][0], parameters=_count(tensors), path=loaded.path)
+    count, own = _count(tensors), sum(parameter.numel() for parameter in loaded.network.parameters())
+    notes = () if count == own else (f"{count - own:,} of them are a layer that its class has and the model does not",)
+    return Exported(architecture=values["architectures"][0], parameters=count, path=loaded.path, notes=notes)
 
 
 def _export_onnx(path: Path, out: Path, *, part: Part, int8: bool, tuned: bool) -> Exported:
