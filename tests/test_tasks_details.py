@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from electra.finetune.evaluation_table import evaluation_lines, score_line
 from electra.metrics import classification
 from electra.tasks.details import sequence_details, tag_details
 from electra.tasks.rows import Example, Sentence
+from electra.tasks.tables import read_table
 from electra.tasks.task import Task
 from electra.terminal import visible
 
@@ -99,6 +102,15 @@ def test_lines_for_people_hold_hostile_text_as_text() -> None:
     assert any(line.startswith("  row 0: good as bad 0.90: \\x1b[2J<script> alert(1) xxx") for line in lines)
     assert lines[1].split() == ["class", "precision", "recall", "f1", "rows"]
     assert ["real", "\\", "predicted", "bad", "fair", "good"] in [line.split() for line in lines]
+
+
+def test_an_error_is_named_by_the_line_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "dev.csv").write_text('text,label\n"two\nlines",good\nb,fair\n')
+    examples = read_table(tmp_path / "dev.csv", text="text", label="label")
+    scores = np.log(np.array([[0.05, 0.05, 0.9], [0.1, 0.2, 0.7]]))
+    value = evaluation(TASK, sequence_details(scores, np.array([2, 1]), examples, task=TASK), scores={"accuracy": 50.0})
+    assert value["errors"][0]["place"] == "line 4" and value["errors"][0]["id"] == "1"
+    assert any(line.startswith("  line 4: fair as good 0.70: b") for line in evaluation_lines(value))
 
 
 def test_many_classes_are_shown_by_their_confusions() -> None:

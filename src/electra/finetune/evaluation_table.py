@@ -81,7 +81,8 @@ def _range(value: dict[str, Any]) -> str:
 def _error(one: dict[str, Any]) -> str:
     text = one["text"] if one["pair"] is None else f"{one['text']} | {one['pair']}"
     sure = "" if one["probability"] is None else f" {one['probability']:.2f}"
-    return f"row {one['id']}: {_value(one['label'])} as {_value(one['prediction'])}{sure}: {_short(text, _TEXT)}"
+    where = one.get("place") or f"row {one['id']}"  # older files have no places
+    return f"{where}: {_value(one['label'])} as {_value(one['prediction'])}{sure}: {_short(text, _TEXT)}"
 
 
 def _value(value: Any) -> str:

@@ -37,6 +37,8 @@ class Wrong:
     """One wrong prediction."""
 
     id: str
+    place: str = ""
+    """Where the row stands in its file, `line 12`; empty where that is not known."""
     text: str
     pair: str | None = None
     label: Any
@@ -165,6 +167,7 @@ def _wrong(
 ) -> Wrong:
     return Wrong(
         id=example.id,
+        place=example.place,
         text=example.text[:MAX_TEXT],
         pair=None if example.pair is None else example.pair[:MAX_TEXT],
         label=list(example.label) if isinstance(example.label, tuple) else example.label,

@@ -167,6 +167,7 @@ def _of_retrieval(found: Retrieved, examples: Sequence[Example], numbers: NDArra
     errors = tuple(
         Wrong(
             id=examples[at].id,
+            place=examples[at].place,
             text=examples[at].text[:MAX_TEXT],
             label=(examples[at].pair or "")[:MAX_TEXT],
             prediction=texts[found.found[at]][:MAX_TEXT],
@@ -182,6 +183,7 @@ def _of_scores(predicted: NDArray[np.float64], gold: NDArray[np.float64], exampl
     errors = tuple(
         Wrong(
             id=examples[at].id,
+            place=examples[at].place,
             text=examples[at].text[:MAX_TEXT],
             pair=(examples[at].pair or "")[:MAX_TEXT],
             label=float(gold[at]),

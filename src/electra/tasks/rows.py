@@ -3,7 +3,7 @@ trainer exchange."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -30,6 +30,8 @@ class Example:
     label: Label = None
     negative: str | None = None
     """Of a pair: a text that looks like the second one and is not (a hard negative)."""
+    place: str = field(default="", compare=False)
+    """Where it stands in its file, `line 12`; empty where that is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

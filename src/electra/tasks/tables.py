@@ -48,6 +48,7 @@ def read_table(
             say(f"{path}: its fields have {_SEPARATORS[row.separator]} between them")
         example = Example(
             id=str(len(examples)) if id is None else str(_value(row, id, path=path)),
+            place=row.place,
             text=_text(row, text, path=path),
             pair=None if pair is None else _text(row, pair, path=path),
             negative=None if negative is None else _text(row, negative, path=path),
