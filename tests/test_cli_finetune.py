@@ -138,7 +138,7 @@ def test_glue(model: Path, data: Path, tmp_path: Path) -> None:
     assert "2 tasks, 1 seed each" in result.stderr
     assert (out / "leaderboard" / "CoLA.tsv").is_file() and not (out / "cola" / "seed-0" / "task.json").exists()
     again = done("glue", "--model", model, "--data", data, "--out", out, "--tasks", "rte,cola", *FAST)
-    assert again.stdout == result.stdout and "CoLA: 1 seeds already there" in again.stderr
+    assert again.stdout == result.stdout and "CoLA: 1 seed already there" in again.stderr
 
 
 def test_glue_from_the_mnli_model(model: Path, data: Path, tmp_path: Path) -> None:
@@ -249,5 +249,5 @@ def test_earlier_results_survive_a_bad_file(model: Path, data: Path, tmp_path: P
     assert failed.exit_code == 4 and "dev.tsv: line 10 has 2 of the 4 fields that RTE needs" in failed.stderr
     assert list(results(tmp_path / "out")) == ["cola"]
     bad.write_text(text)
-    assert "CoLA: 1 seeds already there" in done(*arguments).stderr
+    assert "CoLA: 1 seed already there" in done(*arguments).stderr
     assert list(results(tmp_path / "out")) == ["cola", "rte"]

@@ -57,7 +57,7 @@ def test_one_csv_gives_a_model_scores_and_next_lines(place: Path) -> None:
         "text": "question", "pair": "answer", "separator": ","
     }  # fmt: skip
     again = call("finetune", "pairs", place / "faq.csv", "--model", place / "run", "--out", place / "faq", *FEW)
-    assert "1 seeds already there" in again.stderr
+    assert "1 seed already there" in again.stderr
 
 
 def test_the_score_before_fine_tuning_is_the_encoders_own(place: Path) -> None:

@@ -120,7 +120,7 @@ def test_doctor_lines_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for word in (
         "electra",
         "torch",
-        "cores",
+        " core",
         "GFLOP/s measured",
         "disk free",
         "compiler",

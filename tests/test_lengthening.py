@@ -193,7 +193,7 @@ def test_a_dry_run_estimates_by_hand() -> None:
     assert lines[1] == "  step        0.5 s, 2k tokens/s; the first one took 5 s"
     assert lines[3] == "  memory      1.25 GiB at its highest of 4.0 GiB" and lines[4].startswith("  checkpoint  12MB")
     assert lines[5] == "  time        about 9:15 for 1,000 steps, with evaluations"
-    assert "1 minutes are at most 110 steps" in trial.lines(small_config("train.max_minutes=1", "train.steps=9999"))[5]
+    assert "at most 110 steps in 1 minute" in trial.lines(small_config("train.max_minutes=1", "train.steps=9999"))[5]
 
 
 def test_advice_halves_until_it_fits() -> None:

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from electra import progress as module
 from electra.cli import LONG, main
-from electra.progress import Bar, bar_line, clock, progress, say, scaled
+from electra.progress import Bar, bar_line, clock, counted, progress, say, scaled
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,13 @@ from electra.progress import Bar, bar_line, clock, progress, say, scaled
 )
 def test_scaled(value: float, text: str) -> None:
     assert scaled(value) == text
+
+
+def test_counted() -> None:
+    counts: list[tuple[float | str, str]] = [(1, "1 row"), (1.0, "1 row"), (0, "0 rows"), (1200, "1,200 rows")]
+    counts += [(0.5, "0.5 rows"), ("1", "1 row"), ("?", "? rows")]
+    for number, text in counts:
+        assert counted(number, "row") == text
 
 
 @pytest.mark.parametrize(

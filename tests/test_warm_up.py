@@ -33,7 +33,7 @@ def test_defect_a_run_of_minutes_leaves_its_warm_up(
     rates = [line["optim/lr"] for line in metric_lines(out) if line["kind"] == "train"]
     top = rates.index(max(rates))
     assert top <= 0.15 * total + 10 and max(rates) > 0.5 * config.optim.lr
-    assert "0.1 minutes are about" in capsys.readouterr().err
+    assert "steps in 0.1 minutes, " in capsys.readouterr().err
 
 
 def test_a_warm_up_set_by_hand_that_time_does_not_allow_is_named(

@@ -130,6 +130,12 @@ def scaled(value: float) -> str:
     return f"{value:.3g}T"
 
 
+def counted(number: float | str, noun: str) -> str:
+    """`1 minute`, `2.5 minutes`, `1,200 rows`: a number and what it counts, in the plural unless it is one."""
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:g}" if isinstance(number, float) else number
+    return f"{shown} {noun}{'s' * (shown != '1')}"
+
+
 def clock(seconds: float) -> str:
     """`1:07` or `3:02:05`."""
     minutes, s = divmod(round(max(0.0, seconds)), 60)

@@ -19,6 +19,7 @@ from electra.config.keys import flatten
 from electra.config.load import adjust, diff
 from electra.config.schema import Config, OptimConfig
 from electra.errors import CheckpointError, ConfigError, DataError
+from electra.progress import counted
 from electra.train.loop import Position
 from electra.train.schedule import learning_rate
 
@@ -97,8 +98,8 @@ def explain(position: Position, before: Config, config: Config) -> str:
         return ""
     if before.train.max_minutes != new.max_minutes:
         return (
-            f"lengthened at step {step:,} from {before.train.max_minutes:g} to {new.max_minutes:g} minutes: the steps"
-            " so far followed the schedule of the shorter run"
+            f"lengthened at step {step:,} from {before.train.max_minutes:g} to {counted(new.max_minutes, 'minute')}:"
+            " the steps so far followed the schedule of the shorter run"
         )
     first = new.stage_steps[0] if len(new.stage_steps) > 1 else 0
     old_total, total, done = before.train.steps - first, new.steps - first, max(0, step - first)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from electra.cli.lines import echo
+from electra.progress import counted
 from electra.terminal import json_text
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _lines(found: dict[str, Any]) -> str:
         ("electra", found["electra"] + (f" ({found['git'][:12]})" if found["git"] else "")),
         ("python", f"{found['python']} on {found['platform']}"),
         ("packages", packages),
-        ("cpu", f"{found['cpu']}, {found['cores']} cores" + (", bf16" if found["cpu_bf16"] else "")),
+        ("cpu", f"{found['cpu']}, {counted(found['cores'], 'core')}" + (", bf16" if found["cpu_bf16"] else "")),
         ("memory", memory),
         *[("gpu", f"{gpu['name']}, {gpu['memory_bytes'] / GB:.0f} GB, sm {gpu['sm']}") for gpu in found["gpus"]],
         ("trains on", f"{found['device']} in {found['precision']}"),

@@ -45,7 +45,7 @@ def command(
 
     from electra.finetune.results_table import show
     from electra.finetune.task_run import Options, finetune_glue
-    from electra.progress import clock, say
+    from electra.progress import clock, counted, say
 
     began = time.monotonic()
     suite = finetune_glue(
@@ -58,5 +58,5 @@ def command(
         options=Options(seeds=seeds, together=together, untrained=untrained, file=file, settings=overrides),
     )
     show(suite)
-    say(f"{len(suite.results)} tasks, {seeds} seed{'s' * (seeds > 1)} each, in {clock(time.monotonic() - began)}")
+    say(f"{counted(len(suite.results), 'task')}, {counted(seeds, 'seed')} each, in {clock(time.monotonic() - began)}")
     echo(f"done: {out}  (again at any time: {program()} evaluate {out})")

@@ -29,7 +29,7 @@ from electra.fsio import read_json, write_json
 from electra.interop.bundled import TINY, bundled_folder, present
 from electra.interop.continuation import Start, continue_from
 from electra.pretrain import pretrain
-from electra.progress import progress, say
+from electra.progress import counted, progress, say
 from electra.report import write_report
 from electra.report.reading import DEMO, read_run
 from electra.report.rendering import require_drawing
@@ -123,7 +123,7 @@ def demo(
     say(f"2/5 Data: {made}")
     prepare_data(out, sample, from_zero=from_zero)
     what = "generator and discriminator" if from_zero else f"{TINY}, generator and discriminator, goes on"
-    say(f"3/5 Pre-training: {what}, for {minutes:g} minutes")
+    say(f"3/5 Pre-training: {what}, for {counted(minutes, 'minute')}")
     config, start = config_of(out / "run", [f"train.max_minutes={minutes}"], from_zero=from_zero)
     run = pretrain(config, data=out / "data", out=out / "run", start=start)
     task = PACKAGE if from_zero else WORD_ORDER

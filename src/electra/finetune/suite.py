@@ -23,7 +23,7 @@ from electra.finetune.task_results import SeedScore, Suite, TaskResult
 from electra.finetune.unfinished import FOLDER, Unfinished
 from electra.fsio import in_turn, remove_leftovers, require_own
 from electra.manifest import finish, read_or_say
-from electra.progress import progress, say
+from electra.progress import counted, progress, say
 from electra.tasks.leaderboard import write_submission
 from electra.tasks.task_data import TaskData
 from electra.train.interrupt import stop_on_signals
@@ -84,7 +84,7 @@ def _run_task(base: Pretrained, data: TaskData, *, plan: Plan, out: Path, folder
         unfinished.remove(score.seed)  # a kill may have come between the two
     seeds = [seed for seed in plan.seeds if done is None or seed not in [run.seed for run in done.seeds]]
     if done is not None and not seeds:
-        say(f"{data.task.title}: {len(plan.seeds)} seeds already there")
+        say(f"{data.task.title}: {counted(len(plan.seeds), 'seed')} already there")
         return _complete(done, data, out=out, folder=folder)
     check_length(base, plan.config.length)
     _say_notices(base, data, plan.config)

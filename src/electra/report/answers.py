@@ -9,6 +9,7 @@ from itertools import combinations
 
 from electra.finetune.task_results import TaskResult
 from electra.metrics.rtd import entropy
+from electra.progress import counted
 from electra.report.paper_points import ONE_ANSWER
 from electra.report.reading import Run, number
 from electra.report.subjects import Subject, Tried
@@ -144,7 +145,7 @@ def _of_adapted(run: Run) -> Answer:
     losses, aucs = run.series("eval/rtd_loss"), run.series("eval/rtd_auc")
     adapted, bundled, untrained = (run.demo[key]["accuracy"] for key in ("pretrained", "bundled", "untrained"))
     lower, pays = losses[-1][1] < losses[0][1], min(adapted, bundled) > untrained
-    minutes = f"{run.config.train.max_minutes:g} minutes on this machine’s documentation"
+    minutes = f"{counted(run.config.train.max_minutes, 'minute')} on this machine’s documentation"
     moved = f"{'lowered' if lower else 'did not lower'} its held-out RTD loss: {losses[0][1]:.3f} before,"
     moved += f" {losses[-1][1]:.3f} after (AUC {aucs[0][1]:.3f} and {aucs[-1][1]:.3f})"
     scores = f"fine-tuned, the adapted encoder gives {adapted:.1%} right answers, {run.start} as it is {bundled:.1%}"
@@ -250,7 +251,7 @@ def _of_experiment(tried: Tried) -> Answer:
     outcome = tried.outcome
     rows = last_rows(outcome)
     if len(rows) < 2:
-        done = f"{len(rows)} configuration{'s' * (len(rows) != 1)} finished"
+        done = f"{counted(len(rows), 'configuration')} finished"
         more = f", {len(outcome.missing)} to come" if outcome.missing else ", so there is nothing to compare"
         return Answer(word=OPEN, reason=done + more)
     ranked = sorted(rows, key=lambda row: -row.score.value)

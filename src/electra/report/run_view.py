@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from electra.progress import counted
 from electra.report.answers import answer_about
 from electra.report.curves import DETECTING, RESTORING, learning, optimisation, overlaid, throughput
 from electra.report.plots import Baseline, Chart, Line, bar_chart, line_chart
@@ -151,4 +152,4 @@ def _device(facts: dict[str, Any]) -> str:
     gpus = [str(gpu.get("name")) for gpu in facts.get("gpus") or []]
     if gpus:
         return f"{len(gpus)} × {gpus[0]}" if len(gpus) > 1 else gpus[0]
-    return f"{facts.get('cpu', 'CPU')}, {facts.get('cores', '?')} cores"
+    return f"{facts.get('cpu', 'CPU')}, {counted(facts.get('cores', '?'), 'core')}"

@@ -18,7 +18,7 @@ from electra.checkpoint.folder import FACTS, read_facts, storage
 from electra.errors import ConfigError, DataError, Diverged
 from electra.fsio import sha256_file, write_atomic, write_json
 from electra.pretrain import pretrain
-from electra.progress import say
+from electra.progress import counted, say
 from electra.reproduce import passages
 from electra.reproduce.comparison_table import markdown
 from electra.reproduce.experiment import Budget, Experiment
@@ -246,7 +246,7 @@ def _arguments(request: Request, planned: Planned) -> list[str]:
 def _device(name: str, request: Request) -> str:
     facts = read_facts(request.out / RUNS / name / FACTS)
     gpus = [gpu["name"] for gpu in facts.get("gpus", [])]
-    return str(gpus[0]) if gpus else f"{facts.get('cpu', 'CPU')}, {facts.get('cores', '?')} cores"
+    return str(gpus[0]) if gpus else f"{facts.get('cpu', 'CPU')}, {counted(facts.get('cores', '?'), 'core')}"
 
 
 def _changes(planned: Planned) -> str:

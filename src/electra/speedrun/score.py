@@ -19,6 +19,7 @@ from electra.finetune.suite import open_suite
 from electra.finetune.task_results import GLUE_5, Suite, TaskResult
 from electra.finetune.task_run import Options, finetune_glue
 from electra.fsio import read_json
+from electra.progress import counted
 from electra.records import read_record
 from electra.report.reading import read_run
 from electra.reproduce.scale import CHOICE_SEEDS, REPORT_SEEDS
@@ -88,7 +89,7 @@ def record_of(
     claim = read_claim(run)
     read = read_run(run)
     lengthened = tuple(
-        f"lengthened from {one['before']:g} to {one['after']:g} minutes at step {one['step']:,}"
+        f"lengthened from {one['before']:g} to {counted(one['after'], 'minute')} at step {one['step']:,}"
         for one in read.facts.get("lengthened", ())
         if one["key"] == "train.max_minutes"
     )
@@ -161,4 +162,4 @@ def _device(facts: dict[str, object]) -> str:
     gpus = facts.get("gpus")
     if isinstance(gpus, list) and gpus:
         return str(gpus[0]["name"])
-    return f"{facts.get('cpu')}, {facts.get('cores')} cores"
+    return f"{facts.get('cpu')}, {counted(str(facts.get('cores')), 'core')}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from electra.errors import ConfigError, ElectraError, Resumable
 from electra.finetune.task_results import GLUE_5
 from electra.fsio import read_bytes
-from electra.progress import say, scaled
+from electra.progress import counted, say, scaled
 from electra.reproduce.workers import Worker, side_by_side
 from electra.speedrun.entry import DEFAULT_ENTRY, load_entry
 from electra.speedrun.markdown import markdown_table
@@ -65,7 +65,8 @@ def screen(
         load_entry(entry, overrides=trial.changes)  # mistakes are found before the first is trained
     failures: dict[str, str] = {}
     for place, trial in enumerate(trials, 1):
-        say(f"{place}/{len(trials)} training {trial.name}, {minutes:g} minutes: {' '.join(trial.changes) or entry}")
+        changes = " ".join(trial.changes) or entry
+        say(f"{place}/{len(trials)} training {trial.name}, {counted(minutes, 'minute')}: {changes}")
         fixed = ["--data", str(data), "--out", str(out / RUNS / trial.name), "--minutes", str(minutes)]
         arguments = ["speedrun", "train", *fixed, "--entry", entry, *trial.changes]
         _run([Worker(name=trial.name, arguments=arguments)], out / LOGS / "train", failures)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from electra.errors import ConfigError, DataError
-from electra.progress import say
+from electra.progress import counted, say
 from electra.tasks.files import find_file, read_lines
 from electra.tasks.glue_tasks import TASKS
 from electra.tasks.rows import Example, Label
@@ -128,7 +128,7 @@ def _examples(
             )
         )
     if short:
-        count = "1 row" if len(short) == 1 else f"{len(short):,} rows"
+        count = counted(len(short), "row")
         say(f"{path}: {count} with missing fields left out, the first in line {short[0]}")
     return examples
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from electra.config.schema import Config
 from electra.manifest import FileSum
-from electra.progress import Bar, detail, progress, say
+from electra.progress import Bar, counted, detail, progress, say
 from electra.tracking.attach import InRun
 from electra.train.loop import Position
 from electra.train.meter import Line
@@ -80,6 +80,7 @@ class Telemetry:
     def _say_budget(self, position: Position, warmup: int) -> None:
         """What the time budget buys, and a warning where a warm-up that was set by hand does not fit into it."""
         total = position.total_steps or 0
-        say(f"step {position.step}: {self._minutes:g} minutes are about {total:,} steps, {warmup:,} of them warm-up")
+        budget = counted(self._minutes, "minute")
+        say(f"step {position.step}: about {total:,} steps in {budget}, {warmup:,} of them warm-up")
         if warmup >= total:
             say("warning: the run ends inside its warm-up (leave optim.warmup_steps out: then it fits)")

@@ -9,7 +9,7 @@ from itertools import islice
 
 from electra.batches.loader import Batch
 from electra.config.schema import Config
-from electra.progress import clock, scaled
+from electra.progress import clock, counted, scaled
 from electra.train.meter import peak_memory_gib
 from electra.train.step import Stepper
 
@@ -48,7 +48,7 @@ class Trial:
         size = f"{scaled(self.parameters * CHECKPOINT_BYTES)}B"
         if train.max_minutes:
             steps = max(0, int((train.max_minutes * 60 - self.first_s) / self.step_s))
-            total = f"{train.max_minutes:g} minutes are at most {min(train.steps, steps):,} steps"
+            total = f"at most {min(train.steps, steps):,} steps in {counted(train.max_minutes, 'minute')}"
         else:
             total = f"about {clock(self.seconds(config))} for {train.steps:,} steps, with evaluations"
         return [
