@@ -29,7 +29,7 @@ from electra.interop.transfer import CONFIG, TOKENIZER, read_pair, require_free,
 from electra.model.cost import parameters
 from electra.model.electra import build_model
 from electra.ops.dispatch import host_ops
-from electra.progress import say
+from electra.progress import counted, say
 from electra.tokenizer.codec import Tokenizer
 
 GENTLER = 20  # times lower than the model's own rate
@@ -67,7 +67,7 @@ class Start:
             require_free(out)
             write_start(out, config=self.config, tensors=self.tensors, tokenizer=self.tokenizer)
         minutes = self.config.train.max_minutes
-        length = f"{minutes:g} minute{'s' * (minutes != 1)}" if minutes else f"{self.config.train.steps:,} steps"
+        length = counted(minutes, "minute") if minutes else counted(self.config.train.steps, "step")
         say(
             f"going on from {self.model} for {length} at a peak rate of {self.config.optim.lr:g}"
             " (train.max_minutes, train.steps, optim.lr)"
