@@ -88,6 +88,13 @@ def test_one_file_is_enough(place: Path) -> None:
     assert following[-1] == "next: electra export reviews-model --out reviews-model-hf"
 
 
+def test_a_folder_of_something_else_is_refused(place: Path, tmp_path: Path) -> None:
+    texts = reviews(tmp_path / "reviews.csv").parent
+    refused = electra("finetune", "classify", texts / "reviews.csv", "--model", place / "run", "--out", texts, *FAST)
+    assert f"--out: {texts} holds other files: reviews.csv (choose a new folder)" in refused.output
+    assert [path.name for path in texts.iterdir()] == ["reviews.csv"]
+
+
 def test_the_next_lines_work_as_typed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     said = (place / "said.txt").read_text().splitlines()

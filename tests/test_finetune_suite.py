@@ -66,12 +66,6 @@ def scores(result: TaskResult) -> list[tuple[int, dict[str, float], int]]:
     return [(one.seed, one.scores, one.steps) for one in result.seeds]
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"holds other files: dev.csv, train.csv \(choose a new folder\)"):
-        run(table(tmp_path), tmp_path, 0)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dev.csv", "train.csv"]
-
-
 def test_defect_positions_that_pre_training_never_saw_are_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
