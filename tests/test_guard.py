@@ -7,10 +7,11 @@ from contextlib import nullcontext
 
 import pytest
 
+from electra.config.load import load
 from electra.config.schema import GuardConfig
 from electra.errors import Diverged
 from electra.metrics.rtd import entropy
-from electra.train.guard import Guard, dead_discriminator
+from electra.train.guard import Guard, check_held_out, discriminator_warning
 from electra.train.meter import Line
 
 
@@ -97,11 +98,24 @@ def test_entropy() -> None:
     assert entropy(0.0) == entropy(1.0) == 0.0
 
 
+def warning(rtd_loss: float, rate: float, auc: float, *, objective: str = "rtd") -> str:
+    figures = {"rtd_loss": rtd_loss, "replaced_rate": rate, "rtd_auc": auc}
+    return discriminator_warning(figures, objective=objective)
+
+
 @pytest.mark.parametrize("rate", [0.138, 0.09, 0.06])
 def test_a_discriminator_at_the_base_rate_is_named(rate: float) -> None:
-    named = dead_discriminator(rtd_loss=entropy(rate), replaced_rate=rate, auc=0.5)
+    named = warning(entropy(rate), rate, 0.5)
     assert named.startswith("dead discriminator") and f"{entropy(rate):.3f}" in named and f"{rate:.1%}" in named
-    assert dead_discriminator(rtd_loss=0.69, replaced_rate=rate, auc=0.52), "worse than the base rate is dead, too"
+    assert warning(1.04 * entropy(rate), rate, 0.52).startswith("dead discriminator")
+    assert "generator" not in named, "which may have no width"
+
+
+@pytest.mark.parametrize(("rtd_loss", "auc"), [(142.672, 0.5), (142.672, 0.7), (math.inf, 0.5), (0.45, 0.5)])
+def test_a_discriminator_above_the_base_rate_is_not_called_at_it(rtd_loss: float, auc: float) -> None:
+    named = warning(rtd_loss, 0.138, auc)
+    assert "worse than knowing nothing" in named and "diverges: lower optim.lr" in named
+    assert "dead" not in named and "same probability" not in named
 
 
 @pytest.mark.parametrize(
@@ -110,12 +124,39 @@ def test_a_discriminator_at_the_base_rate_is_named(rate: float) -> None:
     ids=["20k", "1M", "5k", "below the floor", "it tells them apart"],
 )
 def test_a_healthy_discriminator_is_not_named(rtd_loss: float, replaced_rate: float, auc: float) -> None:
-    assert dead_discriminator(rtd_loss=rtd_loss, replaced_rate=replaced_rate, auc=auc) == ""
+    assert warning(rtd_loss, replaced_rate, auc) == ""
 
 
 def test_nothing_replaced_says_nothing_about_the_discriminator() -> None:
-    assert dead_discriminator(rtd_loss=0.01, replaced_rate=0.0, auc=math.nan) == ""
-    assert dead_discriminator(rtd_loss=0.01, replaced_rate=1.0, auc=math.nan) == ""
+    assert warning(0.01, 0.0, math.nan) == warning(0.01, 1.0, math.nan) == ""
+    assert discriminator_warning({"mlm_loss": 7.0}, objective="mlm") == ""
+
+
+def test_rtd_15_is_not_measured_by_tokens_that_it_never_scores() -> None:
+    assert warning(5.855, 0.138, 0.5, objective="rtd-15") == ""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "mlm_loss", "diverged"),
+    [
+        ((), 1_528_590.0, True),
+        ((), 21.0, True),
+        ((), 20.0, False),
+        (("objective.mlm_weight=0",), 1e6, False),
+        (("train.algorithm=adversarial",), 1e6, False),
+        (("model.init_std=1",), 21.0, False),
+    ],
+)
+def test_a_run_that_ends_far_worse_than_guessing_is_diverged(
+    overrides: tuple[str, ...], mlm_loss: float, diverged: bool
+) -> None:
+    """ln 30,522 is 10.33. Where nothing trains the generator's loss, or its first weights are huge, it may be high."""
+    config = load("small", overrides=overrides)
+    refused = pytest.raises(
+        Diverged, match=r"step 20: .* mlm_loss .* guessing .* 30,522 tokens .* 10\.3 \(lower optim\.lr"
+    )
+    with refused if diverged else nullcontext():
+        check_held_out({"mlm_loss": mlm_loss}, step=20, config=config)
 
 
 @pytest.mark.parametrize(

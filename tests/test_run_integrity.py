@@ -244,6 +244,15 @@ def test_promise_12_a_run_whose_weights_give_no_numbers_is_diverged(data: Path, 
     assert not (tmp_path / "hot" / "checkpoints").exists()
 
 
+def test_promise_12_a_run_that_ends_far_worse_than_guessing_is_diverged(data: Path, tmp_path: Path) -> None:
+    """Every number is finite, and no line before the end shows the rise."""
+    rarely = ["train.log_every=20", "evaluate.every=20", "checkpoint.every=20"]
+    hot = small_config("optim.lr=50", "optim.warmup_steps=1", *rarely)
+    with pytest.raises(Diverged, match=r"step 12: the run ends, and its mlm_loss on held-out text is [\d,.]+, where"):
+        pretrain(hot, data=data, out=tmp_path / "hot")
+    assert not (tmp_path / "hot" / "checkpoints" / "step-00000012").exists()
+
+
 def test_promise_11_a_signal_before_training_is_one_line(data: Path, tmp_path: Path) -> None:
     """While packages are imported and the model is built, nothing is there to be saved."""
     for number, wait_s in ((signal.SIGTERM, 0.4), (signal.SIGUSR1, 0.9), (signal.SIGINT, 1.5)):

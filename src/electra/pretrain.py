@@ -39,7 +39,7 @@ from electra.train.assembly import assembled
 from electra.train.clock import run_clock
 from electra.train.evaluate import Sample, evaluate, readable
 from electra.train.execution import Execution, make_stepper
-from electra.train.guard import check_held_out, dead_discriminator
+from electra.train.guard import check_held_out, discriminator_warning
 from electra.train.interrupt import Stop, stop_on_signals
 from electra.train.loop import Position, train
 from electra.train.memory import advice
@@ -379,11 +379,10 @@ class _Run:
         sequences = [readable(sample, self.token_names) for sample in samples]
         self.telemetry.evaluated(position, figures, sequences, time_s=self.elapsed(), spaced=self.spaced)
         if position.step == position.total_steps:
-            check_held_out(figures, step=position.step)
-        if "rtd_auc" in figures and since > self._warmup(position):
-            rtd = {key: figures[key] for key in ("rtd_loss", "replaced_rate")}
-            if warning := dead_discriminator(auc=figures["rtd_auc"], **rtd):
-                say(f"warning: {warning}")
+            check_held_out(figures, step=position.step, config=self.config)
+        warning = discriminator_warning(figures, objective=self.config.objective.name)
+        if warning and since > self._warmup(position):
+            say(f"warning: {warning}")
 
     def _held_out_figures(self) -> tuple[dict[str, float], list[Sample]]:
         return self._evaluated(rows.to(self.device) for rows in self.held_out.split(self.execution.micro_batch))

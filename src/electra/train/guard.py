@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from electra.config.schema import GuardConfig
+from electra.config.schema import Config, GuardConfig
 from electra.errors import Diverged
 from electra.metrics.rtd import entropy
 from electra.train.meter import Line
 
 SMOOTHING = 0.8
+ADVICE = "lower optim.lr or raise optim.warmup_steps"
+WORSE_THAN_GUESSING = 2.0
+"""Times the loss of guessing; first weights of at most `GUESSING_START` are far below it."""
+GUESSING_START = 0.1
+AT_FLOOR = 0.99, 1.05
+"""Shares of the base-rate entropy between which a discriminator knows the base rate and nothing else."""
+BLIND_AUC = 0.55
 _FIX = "(lower optim.lr, or train in fp32: train.precision=fp32)"
 
 
@@ -43,7 +50,7 @@ class Guard:
         if self._smooth > self._guard.max_rise * self._best and not self._may_rise:
             raise Diverged(
                 f"step {step}: the smoothed loss rose to {self._smooth:.2f}, over {self._guard.max_rise:g} times its"
-                f" best {self._best:.2f} (lower optim.lr or lengthen optim.warmup_steps)"
+                f" best {self._best:.2f} ({ADVICE})"
             )
 
     def finish(self, *, step: int) -> None:
@@ -57,14 +64,23 @@ class Guard:
             )
 
 
-def check_held_out(figures: Mapping[str, float], *, step: int) -> None:
-    """Raise `Diverged` where the weights of a run that ends give no numbers on held-out text.
+def check_held_out(figures: Mapping[str, float], *, step: int, config: Config) -> None:
+    """Raise `Diverged` where the weights of a run that ends are worth nothing on held-out text.
 
     A few bad steps may hide behind good ones in the last line of figures.
     """
     for name in ("mlm_loss", "rtd_loss"):
         if math.isnan(figures.get(name, 0.0)):
             raise Diverged(f"step {step}: the run ends, and its {name} on held-out text is not a number {_FIX}")
+    # Adversarial, or without weight, nothing lowers the generator's MLM loss.
+    trained = config.train.algorithm != "adversarial" and config.objective.mlm_weight > 0
+    trained &= config.model.init_std <= GUESSING_START
+    guessing = math.log(config.model.vocab_size)
+    if trained and (loss := figures.get("mlm_loss", 0.0)) > WORSE_THAN_GUESSING * guessing:
+        raise Diverged(
+            f"step {step}: the run ends, and its mlm_loss on held-out text is {loss:,.1f}, where guessing any of the"
+            f" {config.model.vocab_size:,} tokens alike has {guessing:.1f} ({ADVICE})"
+        )
 
 
 def loss_may_rise(algorithm: str, objective: str) -> bool:
@@ -76,13 +92,24 @@ def loss_may_rise(algorithm: str, objective: str) -> bool:
     return algorithm == "adversarial" or objective == "rtd-15"
 
 
-def dead_discriminator(*, rtd_loss: float, replaced_rate: float, auc: float) -> str:
-    """A sentence naming a discriminator that has learned the base rate only, or an empty string."""
-    floor = entropy(replaced_rate)
-    if not floor or rtd_loss < 0.99 * floor or auc > 0.55:  # no floor: one class only, so nothing to tell apart
+def discriminator_warning(figures: Mapping[str, float], *, objective: str) -> str:
+    """A sentence naming a discriminator that knows the base rate only, or less; empty where there is none.
+
+    rtd-15's is asked about masked positions alone, nearly all of which are replaced, and held-out detection is over all
+    tokens: its loss there is high where all is well, and says nothing.
+    """
+    if "rtd_auc" not in figures or objective == "rtd-15":
         return ""
-    return (
-        f"dead discriminator: its loss {rtd_loss:.3f} is the base-rate entropy {floor:.3f} of {replaced_rate:.1%}"
-        f" replaced tokens and its AUC is {auc:.2f}: it gives every token the same probability"
-        " (normal in the first few hundred steps; later, train longer or lower the generator's width)"
-    )
+    loss, rate, auc = figures["rtd_loss"], figures["replaced_rate"], figures["rtd_auc"]
+    floor = entropy(rate)
+    if not floor or loss < AT_FLOOR[0] * floor:  # no floor: one class only, so nothing to tell apart
+        return ""
+    base = f"the base-rate entropy {floor:.3f} of {rate:.1%} replaced tokens"
+    if loss <= AT_FLOOR[1] * floor:
+        same = f"its AUC is {auc:.2f}: it gives every token nearly the same probability"
+        early = f"normal in the first few hundred steps; later, {ADVICE}"
+        return "" if auc > BLIND_AUC else f"dead discriminator: its loss {loss:.3f} is {base} and {same} ({early})"
+    if auc > BLIND_AUC and loss <= math.log(2):
+        return ""
+    early = f"normal in the first few hundred steps; later, the run diverges: {ADVICE}"
+    return f"the discriminator is worse than knowing nothing: its loss {loss:.4g} is above {base} ({early})"
