@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 import tiny_runs
@@ -74,7 +75,7 @@ def test_schedules_by_hand() -> None:
     st.integers(0, 2**31),
     st.sampled_from([24, 64, 128]),
     st.floats(0.06, 0.5),
-    st.sampled_from(["without_replacement", "official"]),
+    st.sampled_from(get_args(get_type_hints(MaskingConfig)["policy"])),
     st.booleans(),
 )
 def test_fewer_positions_are_a_draw_at_the_lower_rate(

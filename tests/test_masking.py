@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from electra.batches.masking import CHOOSE, MaskedPositions, max_masked, write_at
 from electra.batches.sequences import Sequences, unpack
 from electra.config.schema import MaskingConfig
+from electra.errors import ConfigError
+from electra.ops.dispatch import _BY_SHAPE
 from electra.ops.reference.apply_mask import apply_mask
 from electra.ops.reference.choose_masked import choose_masked
 
@@ -54,6 +56,15 @@ def test_full_rows_have_the_official_counts(length: int, rate: float, most: int,
     chosen = masked_of(ragged_rows(8, length=length, full=True), MaskingConfig(rate=rate, policy=policy))
     assert chosen.positions_BM.shape == (8, most)
     assert chosen.used_BM.sum(1).tolist() == [used] * 8
+
+
+def test_a_policy_without_a_draw_is_refused_and_no_kernel_takes_it_for_another() -> None:
+    """A name that only the schema knows must not train with the positions of `official`."""
+    masking = MaskingConfig(policy="spans")  # type: ignore[arg-type]
+    rows = unpack(ragged_rows(2)).addressed
+    for draw in (choose_masked, _BY_SHAPE["choose_masked", "triton"]):
+        with pytest.raises(ConfigError, match=r"^masking.policy: 'spans' has no draw of its own \(write it in"):
+            draw(*rows, masking=masking, special=SPECIAL)
 
 
 def test_defect_the_number_of_masks_is_constant() -> None:

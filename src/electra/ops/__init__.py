@@ -310,10 +310,12 @@ class Ops:
     def choose_masked(
         self, ids_BL: Tensor, lengths_B: Tensor, keys_B: Tensor, *, masking: MaskingConfig, special: tuple[int, ...]
     ) -> MaskedPositions:
-        """The positions to predict: the rounded share of each row's tokens, never a special token or padding."""
-        masked: MaskedPositions = self.chosen["choose_masked"].run(
-            ids_BL, lengths_B, keys_B, masking=masking, special=special
-        )
+        """The positions to predict: the rounded share of each row's tokens, never a special token or padding.
+
+        They stand in the order drawn: the first k are a draw of k, at a lower rate, as `masking.rate_start` uses them.
+        """
+        run = self.chosen["choose_masked"].run
+        masked: MaskedPositions = run(ids_BL, lengths_B, keys_B, masking=masking, special=special)
         return masked
 
     def count_targets(self, used_BM: Tensor, lengths_B: Tensor) -> Tensor:
@@ -356,8 +358,7 @@ class Ops:
         return corrupted_ids_BL
 
     def generator_stream(self, device: torch.device) -> AbstractContextManager[Any]:
-        """A context for the generator's forward and loss: on a stream of its own, so that its backward runs beside the
-        discriminator's, or on the stream in use."""
+        """A context for the generator's forward and loss: a stream beside the discriminator's, or the one in use."""
         stream: AbstractContextManager[Any] = self.chosen["generator_stream"].run(device)
         return stream
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from electra.ops import Chosen, Ops, Prediction
 
 if TYPE_CHECKING:
+    from electra.config.schema import MaskingConfig
     from electra.ops.triton.stack_buffers import StackKernels
 
 Kernels = Literal["auto", "plain"]
@@ -316,13 +317,8 @@ def kernels_of(plan: dict[str, str]) -> StackKernels:
     if plan["layers"] == "cuda (width 64)":
         width64: Any = _module("cuda", "", "encoder_width64")
         rows = width64.partial_rows
-        return StackKernels(
-            forward=width64.forward,
-            backward=width64.backward,
-            norm_rows=rows,
-            gelu_rows=rows,
-            act_in_preact=True,
-        )
+        passes = {"forward": width64.forward, "backward": width64.backward}
+        return StackKernels(**passes, norm_rows=rows, gelu_rows=rows, act_in_preact=True)
     if plan["layers"] == "cuda (width 256)":
         width256: Any = _module("cuda", "", "encoder_width256")
         return StackKernels(
@@ -331,12 +327,8 @@ def kernels_of(plan: dict[str, str]) -> StackKernels:
             norm_rows=width256.norm_rows,
             gelu_rows=width256.gelu_rows,
         )
-    return StackKernels(
-        forward=layer.forward,
-        backward=layer.backward,
-        norm_rows=add_dropout_norm.norm_rows,
-        gelu_rows=gelu.gelu_rows,
-    )
+    rows, gelu_rows = add_dropout_norm.norm_rows, gelu.gelu_rows
+    return StackKernels(forward=layer.forward, backward=layer.backward, norm_rows=rows, gelu_rows=gelu_rows)
 
 
 def _module(backend: str, variant: str, name: str) -> Any:
@@ -390,11 +382,17 @@ def _rtd_loss(*arguments: Any) -> Any:
     return _load("triton", "rtd_loss")(*arguments[:-1])
 
 
+def _choose_masked(*arguments: Any, masking: MaskingConfig, **others: Any) -> Any:
+    backend = "triton" if masking.policy in ("without_replacement", "official") else "reference"
+    return _load(backend, "choose_masked")(*arguments, masking=masking, **others)
+
+
 _BY_SHAPE: dict[tuple[str, str], Callable[..., Any]] = {
     ("encoder_stack", "triton"): _encoder_stack,
     ("embeddings", "triton"): _embeddings,
     ("linear_cross_entropy", "triton"): _linear_cross_entropy,
     ("copy_cross_entropy", "triton"): _copy_cross_entropy,
     ("rtd_loss", "triton"): _rtd_loss,
+    ("choose_masked", "triton"): _choose_masked,
 }
 """Ops whose Triton backend shares its calls with others, by shape or arguments."""

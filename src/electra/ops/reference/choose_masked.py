@@ -11,6 +11,7 @@ from torch import Tensor
 from electra import rng
 from electra.batches.masking import CHOOSE, MaskedPositions, candidates, max_masked
 from electra.config.schema import MaskingConfig
+from electra.errors import ConfigError
 
 
 def choose_masked(
@@ -39,12 +40,15 @@ def choose_masked(
     if masking.policy == "without_replacement":
         chosen_BM = rank_BL.topk(count, dim=1, largest=False, sorted=True).indices
         used_BM = number_M < torch.minimum(wanted_B, available_B)[:, None]
-    else:
+    elif masking.policy == "official":
         shuffled_BL = rank_BL.argsort(dim=1)
         draw_BM = rng.bits(rng.fold(purpose_B1, 1), rng.mix(number_M.to(torch.int32)))
         pick_BM = ((draw_BM.long() & 0xFFFFFFFF) * available_B[:, None]) >> 32
         chosen_BM = shuffled_BL.gather(1, pick_BM.clamp(max=length - 1))
         used_BM = (number_M < wanted_B[:, None]) & (available_B[:, None] > 0)
+    else:
+        fix = "write it in ops/reference/choose_masked.py"
+        raise ConfigError("masking.policy", f"{masking.policy!r} has no draw of its own", fix=fix)
     return MaskedPositions(torch.where(used_BM, chosen_BM, 0), used_BM)
 
 
