@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
-from tiny import SPECIALS, Documents, Trainer, ragged_rows, tiny_config
-from torch import Tensor
+from tiny import OPS, SPECIALS, Documents, Trainer, ragged_rows, tiny_config
+from torch import Tensor, nn
 
 from electra.batches.loader import Loader, Stream
+from electra.batches.masking import MaskedPositions
 from electra.batches.order import Cursor
-from electra.batches.sequences import unpack
+from electra.batches.sequences import Sequences, unpack
 from electra.config.schema import CheckpointConfig, MaskingConfig, ObjectiveConfig, OptimConfig, TrainConfig
+from electra.errors import ConfigError
+from electra.objective.base import Evaluation, Objective, Outcome
+from electra.objective.rtd import ReplacedTokenDetection
 from electra.train.interrupt import Stop
 from electra.train.loop import Position, train
 from electra.train.meter import Line, Meter, Yardstick
 from electra.train.parallel import World
 from electra.train.schedule import learning_rate
+from electra.train.step import Stepper
 
 QUIET = OptimConfig(clip=1e9)  # with rate 0: the gradient stays in its buffer, the weights stay as they are
 
@@ -185,3 +192,66 @@ def test_defect_a_time_budget_stops_at_the_step_limit() -> None:
     assert saved == [3, 6, 7] and evaluated == [0, 7]
     assert [step for step, _ in lines] == [2, 3, 4, 6, 7]
     assert lines[0][1]["optim/lr"] == learning_rate(1, optim=config.optim, total=None), "the rate of the last step"
+
+
+@dataclass(frozen=True)
+class Mistaken:
+    """A real objective, with one mistake of a beginner."""
+
+    right: Objective
+    stats: tuple[str, ...]
+    more: int = 0
+    """Sums that no name is for."""
+    named: str = "loss"
+    read: str = "tokens"
+
+    def choose_masked(self, batch: Sequences) -> MaskedPositions:
+        return self.right.choose_masked(batch)
+
+    def counts(self, batch: Sequences, masked: MaskedPositions) -> Tensor:
+        return self.right.counts(batch, masked)
+
+    def loss(self, model: nn.Module, batch: Sequences, masked: MaskedPositions, counts: Tensor) -> Outcome:
+        loss, sums = self.right.loss(model, batch, masked, counts)
+        return Outcome(loss, torch.cat((sums, sums.new_zeros(self.more))))
+
+    def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
+        return self.right.evaluate(model, batch)
+
+    def means(self, sums: dict[str, float]) -> dict[str, float]:
+        return {self.named: sums["rtd_sum"] / max(1.0, sums[self.read])}
+
+
+STATS = ReplacedTokenDetection.stats
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, ""),
+        ({"stats": tuple("seen" if name == "tokens" else name for name in STATS), "read": "seen"}, "lack 'tokens'"),
+        ({"named": "total"}, "its means lack 'loss'"),
+        ({"read": "sequences"}, "its means read 'sequences', which its stats lack"),
+        ({"more": 1}, r"its loss gives sums of shape \(8,\) for the 7 names of its stats"),
+    ],
+)
+def test_an_objective_that_breaks_the_contract_is_named_in_a_line(change: dict[str, Any], message: str) -> None:
+    """Each had ended in a traceback of the log line, or of the totals."""
+    trainer = Trainer(tiny_config(), micro=8)
+    objective = replace(Mistaken(trainer.objective, STATS), **change)
+    wrong = pytest.raises(ConfigError, match=rf"^objective.name: Mistaken: .*{message}.* \(objective/base.py")
+    with wrong if message else nullcontext():
+        step = Stepper(
+            trainer.model,
+            trainer.master,
+            trainer.update,
+            objective,
+            ops=OPS,
+            world=World(),
+            micro_batch=8,
+            compiled=False,
+            captured=False,
+            separator=None,
+        )
+        step(ragged_rows(8), 0.0)
+        assert step.read()["tokens"] > 0

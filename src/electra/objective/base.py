@@ -1,6 +1,7 @@
 """What every objective offers the training step.
 
-Shapes: B sequences, L length, M masked positions (of a sequence after B, of the whole batch alone), D width.
+Shapes: B sequences, L length, M masked positions (of a sequence after B, of the whole batch alone: of 8 sequences with
+19 each, `nll_BM` is 8 x 19 and `nll_M` 152), D width.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from torch import Tensor, nn
 
 from electra.batches.masking import MaskedPositions
 from electra.batches.sequences import Sequences
+from electra.errors import ConfigError
 
 
 class Outcome(NamedTuple):
-    """A micro-batch's share of the loss, and sums (named by the objective's `stats`) for the log."""
+    """A micro-batch's share of the loss, and sums for the log."""
 
     loss: Tensor
+    """A scalar with gradient, divided by `counts` already."""
     sums: Tensor
+    """(S,) fp32, one for each name of the objective's `stats`, in that order and without gradient. Micro-batches, ranks
+    and steps are added up, so these are sums and counts, no means."""
 
 
 class Restoration(NamedTuple):
@@ -53,17 +58,22 @@ class Evaluation(NamedTuple):
 
 
 class Objective(Protocol):
-    """A training signal: what to predict in a batch, the loss of a micro-batch, and its evaluation."""
+    """A training signal: what to predict in a batch, the loss of a micro-batch, and its evaluation.
+
+    A step calls `choose_masked` and `counts` once for a process's part of the batch, then `loss` for each micro-batch
+    of it. They may be compiled or captured in a CUDA graph: they ask the device nothing, and their shapes follow from
+    the batch's alone. Each log line calls `means`. `require_contract` checks what a line needs.
+    """
 
     @property
     def stats(self) -> tuple[str, ...]:
-        """Names of the sums that `loss` returns."""
+        """Names of the sums that `loss` returns; with "tokens", the real ones, by which speed and progress count."""
 
     def choose_masked(self, batch: Sequences) -> MaskedPositions:
         """The masked positions of a whole batch."""
 
     def counts(self, batch: Sequences, masked: MaskedPositions) -> Tensor:
-        """The denominators of the loss over the whole batch: micro-batches and ranks share them."""
+        """The denominators of the loss over the whole batch, fp32: micro-batches and ranks share their sums."""
 
     def loss(self, model: nn.Module, batch: Sequences, masked: MaskedPositions, counts: Tensor) -> Outcome:
         """A micro-batch's part of the batch loss; the parts of all micro-batches add up to it."""
@@ -72,7 +82,30 @@ class Objective(Protocol):
         """Predictions without dropout."""
 
     def means(self, sums: dict[str, float]) -> dict[str, float]:
-        """Readable figures from summed stats."""
+        """Readable figures from summed stats, logged as `train/NAME`; with "loss", which shows divergence.
+
+        The sums are those of `stats`, all 0 where every step was skipped.
+        """
+
+
+def require_contract(objective: Objective, sums: Tensor | None = None) -> None:
+    """ConfigError where an objective lacks what every log line is made of, or its `loss` gave other `sums`."""
+    stats, problem = objective.stats, ""
+    if "tokens" not in stats:
+        problem = "its stats lack 'tokens', the real ones, by which speed counts"
+    elif sums is not None and sums.shape != (len(stats),):
+        problem = f"its loss gives sums of shape {tuple(sums.shape)} for the {len(stats)} names of its stats"
+    elif sums is None:
+        try:
+            if "loss" not in objective.means(dict.fromkeys(stats, 0.0)):
+                problem = "its means lack 'loss'"
+        except KeyError as error:
+            problem = f"its means read {error}, which its stats lack"
+        except ZeroDivisionError:
+            problem = "its means divide by a sum of 0, as after a line of skipped steps"
+    if problem:
+        fix = "objective/base.py says what an objective gives"
+        raise ConfigError("objective.name", f"{type(objective).__name__}: {problem}", fix=fix)
 
 
 def gather_masked(x_BLD: Tensor, positions_BM: Tensor) -> Tensor:

@@ -1,4 +1,8 @@
-"""The table of objectives: a config value in, the objective out. A new objective gets one file and one entry here."""
+"""The table of objectives: a config value in, the objective out.
+
+A new objective gets a file, a function and an entry here, its name in `config/schema.py`, and in `config/validate.py`
+what it cannot be combined with.
+"""
 
 from __future__ import annotations
 

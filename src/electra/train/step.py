@@ -16,7 +16,7 @@ from electra.batches.schedules import largest_rate_left
 from electra.batches.sequences import Sequences, unpack
 from electra.config.schema import MaskingConfig
 from electra.model.layers import set_dropout
-from electra.objective.base import Objective, Outcome
+from electra.objective.base import Objective, Outcome, require_contract
 from electra.ops import Ops
 from electra.train.capture import Captured
 from electra.train.optim import Update
@@ -53,6 +53,7 @@ class Stepper:
         positions that are no longer in use are dropped now and then.
         `separator` is what `electra.batches.layout.separator_of` gives for the rows of the steps.
         """
+        require_contract(objective)
         self._model, self._master, self._update, self.objective = model, master, update, objective
         self._ops, self._world, self._micro, self._separator = ops, world, micro_batch, separator
         device = master.weights.device
@@ -130,6 +131,7 @@ class Stepper:
         for start in range(0, len(rows), micro):
             part = slice(start, start + micro)
             outcome = self._loss(batch.part(part), MaskedPositions(*(x[part] for x in masked)), counts)
+            require_contract(self.objective, outcome.sums)
             outcome.loss.backward()
             self._master.collect(first=start == 0)
             sums = outcome.sums if sums is None else sums + outcome.sums
