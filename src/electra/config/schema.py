@@ -105,7 +105,8 @@ class MaskingConfig:
     """`official` draws positions with replacement, as the released code does: two samples for one position leave an
     arbitrary token there, which helps the discriminator to get going."""
     masked_share: float = 0.85
-    """Share of the masked positions that hold [MASK]; the rest keep the original token (rtd only; mlm: 80/10/10)."""
+    """Share of the masked positions at which a generator of kind `transformer` reads [MASK]; the rest keep the original
+    token. `mlm` reads 80 % [MASK], 10 % random and 10 % original tokens instead."""
     rare: float = 0.0
     """Preference for rare tokens: a token is chosen in proportion to its frequency to the power of minus this."""
 
