@@ -18,7 +18,7 @@ from tiny_runs import STEPS, losses, make_data, metric_lines, small_config, stop
 from torch import Tensor
 
 from electra.batches.masking import MaskedPositions
-from electra.batches.schedules import falling, largest_rate_left, mean_masked
+from electra.batches.schedules import largest_rate_left, mean_masked, straight_line
 from electra.batches.sequences import Sequences, unpack
 from electra.checkpoint import store
 from electra.config.load import load
@@ -61,9 +61,9 @@ def counts() -> Tensor:
 def test_schedules_by_hand() -> None:
     assert [progress(step, total=8) for step in (0, 2, 8, 9)] == [0.0, 0.25, 1.0, 1.0]
     assert progress(5, total=None) == 0.0
-    rates = [float(falling(at(share), start=0.30, end=0.15)) for share in (0, 0.2, 0.5, 1)]
+    rates = [float(straight_line(at(share), start=0.30, end=0.15)) for share in (0, 0.2, 0.5, 1)]
     assert rates == pytest.approx([0.30, 0.27, 0.225, 0.15], abs=1e-15)
-    rising = [float(falling(at(share), start=1.0, end=3.0, share=0.5)) for share in (0, 0.25, 0.5, 0.9)]
+    rising = [float(straight_line(at(share), start=1.0, end=3.0, share=0.5)) for share in (0, 0.25, 0.5, 0.9)]
     assert rising == pytest.approx([1.0, 2.0, 3.0, 3.0], abs=1e-15)
     assert [newest_share(step, decay=0.75) for step in (0, 1, 2, 3, 4, 100)] == pytest.approx(
         [1.0, 1 / 2, 1 / 3, 1 / 4, 1 / 4, 1 / 4]

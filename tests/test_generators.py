@@ -145,7 +145,7 @@ def without_specials(weights: Tensor) -> Tensor:
 def test_logits_are_returned_where_they_are_asked_for(kind: str, temperature: float) -> None:
     config = config_of(kind, width=0.5, temperature=temperature)
     model, batch = make_electra(config), unpack(ragged_rows(4))
-    masked = make_objective(config, counts=text_counts).choose_masked(batch)
+    masked = make_objective(config, frequencies=text_counts).choose_masked(batch)
     generator = build_generator(config, RESOURCES)
     asked = generator.sample(model, batch, masked, dropout=False)
     without = generator.sample(model, batch, masked, dropout=False, logits=False)
@@ -206,7 +206,7 @@ def test_the_networks_samples_follow_its_temperature() -> None:
             assert model.generator_head is not None
             model.generator_head.bias.normal_(std=1.5, generator=torch.Generator().manual_seed(0))
             model.generator_head.bias[9] = 4.0
-        generator = cast(MaskedGenerator, build_generator(config, RESOURCES._replace(counts=None)))
+        generator = cast(MaskedGenerator, build_generator(config, RESOURCES._replace(frequencies=None)))
         # Masks differ from row to row, so all rows keep the original sequence.
         generator = replace(generator, masking=replace(config.masking, masked_share=0.0))
         samples = generator.sample(model, few, masked, dropout=False)
@@ -225,7 +225,7 @@ def test_figures_of_a_generator_that_does_not_learn() -> None:
     """Its cross-entropy is logged, finite for unseen tokens too, and has no part in the loss."""
     for kind in ("unigram", "uniform"):
         config = config_of(kind)
-        model, objective = make_model(config), make_objective(config, counts=text_counts)
+        model, objective = make_model(config), make_objective(config, frequencies=text_counts)
         assert isinstance(objective, ReplacedTokenDetection) and not objective.generator.learns
         assert not [name for name, _ in model.named_parameters() if name.startswith("generator")]
         batch = unpack(ragged_rows(40))
@@ -253,7 +253,7 @@ def test_tables_are_made_once_on_the_device() -> None:
     assert isinstance(frequencies, FrequencyGenerator)
     assert {t.device.type for t in (frequencies.keep_V, frequencies.alias_V, frequencies.logp_V)} == {"meta"}
     with pytest.raises(ConfigError, match="generator.kind: needs the frequencies"):
-        build_generator(config_of("unigram"), RESOURCES._replace(counts=None))
+        build_generator(config_of("unigram"), RESOURCES._replace(frequencies=None))
 
 
 @pytest.fixture(scope="module")

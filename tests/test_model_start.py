@@ -76,14 +76,14 @@ def test_heads_can_start_at_the_corpus_frequencies(name: str) -> None:
     """Every MLM head: a token's first probability is its share of the corpus; one that never occurs counts half."""
     config = tiny_config(objective=ObjectiveConfig(name=name, unigram_start=True))  # type: ignore[arg-type]
     counts = torch.arange(config.model.vocab_size) % 7 * 30
-    model = make_model(config, counts=lambda: counts)
+    model = make_model(config, frequencies=lambda: counts)
     heads = [module for module in model.modules() if isinstance(module, MaskedHead)]
     assert len(heads) == (1 if name in ("rtd", "mlm") else 2)
     expected = (counts + 0.5) / float((counts + 0.5).sum())
     for head in heads:
         torch.testing.assert_close(head.bias.detach().softmax(0), expected)
     assert all(not head.bias.any() for head in make_model(config).modules() if isinstance(head, MaskedHead))
-    even = make_model(tiny_config(objective=ObjectiveConfig(name=name)), counts=lambda: counts)  # type: ignore[arg-type]
+    even = make_model(tiny_config(objective=ObjectiveConfig(name=name)), frequencies=lambda: counts)  # type: ignore[arg-type]
     assert all(not head.bias.any() for head in even.modules() if isinstance(head, MaskedHead))
 
 

@@ -109,7 +109,7 @@ def test_rare_masking_goes_with_any_objective_and_is_not_held_out(name: str) -> 
     config = tiny_config(objective=ObjectiveConfig(name=name), dropout=0.0)  # type: ignore[arg-type]
     rare = replace(config, masking=MaskingConfig(rare=1.0))
     plain = make_objective(config)
-    objective = make_objective(rare, counts=lambda: counts)
+    objective = make_objective(rare, frequencies=lambda: counts)
     assert type(plain) is not RareFirst and isinstance(objective, RareFirst)
     batch = unpack(ragged_rows(200))
     usual, masked = plain.choose_masked(batch), objective.choose_masked(batch)
@@ -155,8 +155,8 @@ def test_the_contrastive_loss_by_hand(kind: str) -> None:
     with torch.no_grad():
         model.sentence_head.weight.mul_(40)
     counts = torch.ones(VOCAB)
-    objective = make_objective(config, counts=lambda: counts)
-    plain = make_objective(replace(config, objective=ObjectiveConfig()), counts=lambda: counts)
+    objective = make_objective(config, frequencies=lambda: counts)
+    plain = make_objective(replace(config, objective=ObjectiveConfig()), frequencies=lambda: counts)
     assert isinstance(objective, Contrastive) and isinstance(plain, ReplacedTokenDetection)
     batch = unpack(ragged_rows(12))
     masked = objective.choose_masked(batch)

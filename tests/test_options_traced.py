@@ -50,7 +50,10 @@ def traced(config: Config) -> list[torch.fx.GraphModule]:
     """The graphs of the masking and of the loss; the traced results must be those without tracing."""
     ops = select(device=torch.device("cpu"), dtype=torch.float32, compiled=True)
     progress = torch.full((), 0.3, dtype=torch.float64)
-    model, objective = make_model(config, ops=ops), make_objective(config, ops=ops, counts=counts, progress=progress)
+    model, objective = (
+        make_model(config, ops=ops),
+        make_objective(config, ops=ops, frequencies=counts, progress=progress),
+    )
     graphs: list[torch.fx.GraphModule] = []
     separator = separator_of(config.data, SPECIALS)
 
@@ -119,7 +122,7 @@ def test_captured_steps_do_what_steps_on_a_cpu_do(name: str, compiled: bool) -> 
         separator=separator,
         progress=progress,
     )
-    plain = Trainer(config, micro=8, counts=counts, separator=separator)
+    plain = Trainer(config, micro=8, frequencies=counts, separator=separator)
     for seed in range(3):
         rows = ragged_rows(8, seed=seed)
         fast.place(seed, total=3)

@@ -16,7 +16,7 @@ from electra.config.schema import Config, DataConfig, GeneratorConfig, ModelConf
 from electra.model.electra import Bert, Electra, build_model
 from electra.model.layers import Norm, with_ops
 from electra.objective.base import Objective
-from electra.objective.registry import Counts, Resources, build_objective
+from electra.objective.registry import Frequencies, Resources, build_objective
 from electra.ops import Ops
 from electra.ops.dispatch import host_ops, select
 from electra.train.optim import Update
@@ -85,10 +85,10 @@ def tiny_config(**parts: Any) -> Config:
 
 
 def make_model(
-    config: Config, *, ops: Ops = OPS, counts: Counts | None = None, dtype: torch.dtype = torch.float32
+    config: Config, *, ops: Ops = OPS, frequencies: Frequencies | None = None, dtype: torch.dtype = torch.float32
 ) -> Electra | Bert:
     """A fresh network, as a run on a CPU builds it."""
-    return build_model(config, ops=ops, dtype=dtype, counts=counts)
+    return build_model(config, ops=ops, dtype=dtype, frequencies=frequencies)
 
 
 def make_electra(config: Config, *, ops: Ops = OPS) -> Electra:
@@ -99,10 +99,10 @@ def make_electra(config: Config, *, ops: Ops = OPS) -> Electra:
 
 
 def make_objective(
-    config: Config, *, ops: Ops = OPS, counts: Counts | None = None, progress: Tensor | None = None
+    config: Config, *, ops: Ops = OPS, frequencies: Frequencies | None = None, progress: Tensor | None = None
 ) -> Objective:
     """The configured objective over the tiny vocabulary."""
-    return build_objective(config, Resources(SPECIALS, ops, counts, progress=progress))
+    return build_objective(config, Resources(SPECIALS, ops, frequencies, progress=progress))
 
 
 def in_double(module: Part) -> Part:
@@ -167,14 +167,14 @@ class Trainer:
         *,
         micro: int,
         compute: torch.dtype = torch.float32,
-        counts: Counts | None = None,
+        frequencies: Frequencies | None = None,
         separator: int | None = None,
         ops: Ops | None = None,
     ) -> None:
         ops = ops or select("auto", device=torch.device("cpu"), dtype=compute)
         self.model: nn.Module = make_model(config, ops=ops, dtype=compute)
         progress = torch.zeros((), dtype=torch.float64)
-        self.objective: Objective = make_objective(config, ops=ops, counts=counts, progress=progress)
+        self.objective: Objective = make_objective(config, ops=ops, frequencies=frequencies, progress=progress)
         ema = config.optim.ema
         self.master = Master(self.model, compute=compute, device=torch.device("cpu"), ema=bool(ema))
         self.update = Update(self.master, config.optim, ops=ops, ema=ema)

@@ -122,15 +122,15 @@ class _Run:
         self.spaced = tokenizer.tokens_hold_spaces
         specials = Specials.of(tokenizer)
         self.separator = separator_of(config.data, specials)
-        self.train_split, some = prepared.train, partial(self._counts, START_COUNTS)
+        self.train_split, some = prepared.train, partial(self._frequencies, START_COUNTS)
         self.model = build_model(
-            config, ops=execution.ops, dtype=execution.dtype, recompute=execution.recompute, counts=some
+            config, ops=execution.ops, dtype=execution.dtype, recompute=execution.recompute, frequencies=some
         )
         self.sharding = plan_sharding(self.model, world=world, unit=execution.unit) if execution.sharded else None
         self.progress = torch.zeros((), dtype=torch.float64, device=device)
         # Replacements at a run's beginning may be drawn by frequencies in a part of the text.
-        counts = some if config.generator.unigram_share and not config.masking.rare else partial(self._counts, None)
-        self.stages = plan_stages(config, Resources(specials, execution.ops, counts, device, self.progress))
+        drawn = some if config.generator.unigram_share and not config.masking.rare else partial(self._frequencies, None)
+        self.stages = plan_stages(config, Resources(specials, execution.ops, drawn, device, self.progress))
         self.peak_flops = hardware.peak_flops(device, self.execution.dtype)
         self.source = Source(
             prepared.train,
@@ -149,7 +149,7 @@ class _Run:
         self.elapsed: Callable[[], float] = lambda: 0.0
         self.free_bytes: int | None = None
 
-    def _counts(self, most: int | None) -> Tensor:
+    def _frequencies(self, most: int | None) -> Tensor:
         """How often each token occurs in the training text, or in about `most` tokens of it."""
         return torch.from_numpy(self.train_split.counts(most=most))
 

@@ -14,7 +14,7 @@ MASKED_STAGES = 4  # of a run whose masking rate falls; each takes a second or t
 Number = TypeVar("Number", float, Tensor)
 
 
-def falling(progress: Number, *, start: float, end: float, share: float = 1.0) -> Number:
+def straight_line(progress: Number, *, start: float, end: float, share: float = 1.0) -> Number:
     """`start` at the run's beginning, in a straight line to `end` after a `share` of it, then `end`."""
     left = 1 - progress / share
     left = left.clamp(min=0) if isinstance(left, Tensor) else max(left, 0.0)
@@ -24,7 +24,7 @@ def falling(progress: Number, *, start: float, end: float, share: float = 1.0) -
 def largest_rate_left(done: float, masking: MaskingConfig) -> float:
     """The largest masking rate from this share of the run on, looked up at the last of `MASKED_STAGES` even shares."""
     stage = int(done * MASKED_STAGES) / MASKED_STAGES
-    return max(falling(stage, start=masking.first_rate, end=masking.rate), masking.rate)
+    return max(straight_line(stage, start=masking.first_rate, end=masking.rate), masking.rate)
 
 
 def mean_masked(length: int, masking: MaskingConfig, *, done: float = 1.0) -> float:

@@ -95,12 +95,12 @@ def build_model(
     ops: Ops,
     dtype: torch.dtype = torch.float32,
     recompute: bool = False,
-    counts: Callable[[], Tensor] | None = None,
+    frequencies: Callable[[], Tensor] | None = None,
 ) -> Electra | Bert:
     """A freshly initialised network for the configured objective, the same for the same seed.
 
-    It computes by `ops` in `dtype`, and with `recompute` saves the layers' inputs only. `counts` gives how often each
-    token occurs: for `objective.unigram_start`, which is left out without them.
+    It computes by `ops` in `dtype`, and with `recompute` saves the layers' inputs only. `frequencies` gives how often
+    each token occurs: for `objective.unigram_start`, which is left out without them.
     """
     network = Bert if config.objective.name == "mlm" else Electra
     model = network(config, ops=ops, dtype=dtype, recompute=recompute)
@@ -108,8 +108,8 @@ def build_model(
     if isinstance(model, Electra) and model.shares_token_table:
         nn.init.zeros_(model.embeddings.token.weight)  # a difference from the generator's table, none at first
     logp_V = torch.full((config.model.vocab_size,), -math.log(config.model.vocab_size))
-    if config.objective.unigram_start and counts is not None:
-        smoothed_V = counts().double() + 0.5
+    if config.objective.unigram_start and frequencies is not None:
+        smoothed_V = frequencies().double() + 0.5
         logp_V = (smoothed_V / smoothed_V.sum()).log().float()
         with torch.no_grad():
             for module in model.modules():

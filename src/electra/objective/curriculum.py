@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from electra.batches.masking import MaskedPositions
-from electra.batches.schedules import falling
+from electra.batches.schedules import straight_line
 from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig
 from electra.model.electra import Electra
@@ -44,7 +44,7 @@ class Curriculum:
         masked = self.training.choose_masked(batch)
         if not self.masking.rate_start:
             return masked
-        rate = falling(self.progress, start=self.masking.rate_start, end=self.masking.rate)
+        rate = straight_line(self.progress, start=self.masking.rate_start, end=self.masking.rate)
         return first_masked(masked, batch, rate)
 
     def counts(self, batch: Sequences, masked: MaskedPositions) -> Tensor:

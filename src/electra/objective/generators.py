@@ -13,7 +13,7 @@ from torch import Tensor
 
 from electra import rng
 from electra.batches.masking import MaskedPositions
-from electra.batches.schedules import falling
+from electra.batches.schedules import straight_line
 from electra.batches.sequences import Sequences
 from electra.config.schema import GeneratorConfig, MaskingConfig
 from electra.model.electra import GENERATOR_CALL_SITE, Electra
@@ -249,7 +249,7 @@ class Sampling(NamedTuple):
         end, share = config.temperature, config.temperature_share
         if progress is None or not config.temperature_start:
             return Sampling(end, config.disallow_correct)
-        now = falling(progress, start=config.temperature_start, end=end, share=share)
+        now = straight_line(progress, start=config.temperature_start, end=end, share=share)
         return Sampling(now.float(), config.disallow_correct)
 
     @property

@@ -38,7 +38,7 @@ from electra.objective.replace_mlm import ReplaceMLM
 from electra.objective.rtd import ReplacedTokenDetection
 from electra.ops import Ops
 
-Counts = Callable[[], Tensor]
+Frequencies = Callable[[], Tensor]
 """How often each token occurs in the training text; called only where something needs it."""
 
 
@@ -47,7 +47,7 @@ class Resources(NamedTuple):
 
     specials: Specials
     ops: Ops
-    counts: Counts | None = None
+    frequencies: Frequencies | None = None
     device: torch.device | None = None
     """Where tables are put."""
     progress: Tensor | None = None
@@ -177,6 +177,6 @@ OBJECTIVES: dict[str, Callable[[Config, Resources], Objective]] = {
 
 
 def _counted(key: str, resources: Resources) -> Tensor:
-    if resources.counts is None:
+    if resources.frequencies is None:
         raise ConfigError(key, "needs the frequencies of the training text")
-    return resources.counts()
+    return resources.frequencies()

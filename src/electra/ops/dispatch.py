@@ -108,6 +108,7 @@ def host_ops(kernels: Kernels = "auto") -> Ops:
 
 def _choose(name: str, target: Target, reference: str) -> Chosen:
     reasons = []
+    # Backends that run whole layers without this part of theirs; where one runs, the part alone takes the reference.
     stacks = (backend for backend in BACKENDS if "encoder_stack" in backend.ops and name not in backend.ops)
     if not reference and name in STACK_PARTS and any(not one.refuses("encoder_stack", target) for one in stacks):
         reference = "only outside encoder_stack, which has its own"
