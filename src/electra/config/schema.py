@@ -21,7 +21,7 @@ class ModelConfig:
     embedding: int = 128
     """Size of the token, position and type tables; projected to the width where they differ."""
     vocab_size: int = 30522
-    """Entries of the token table; must equal the data's vocabulary."""
+    """Entries of the token table; pre-training takes the size of the data's vocabulary, whatever stands here."""
     positions: int = 512
     """Longest sequence that the position table can address."""
     dropout: float = 0.1
