@@ -303,7 +303,9 @@ def linked(page: str) -> list[str]:
 def test_the_page_shows_each_record_once(scored: tuple[Record, str]) -> None:
     ours = replace(scored[0], entry="faithful", changes=("optim.lr=0.001", "seed=3"), finetune=(), minutes=10.0)
     plain = replace(ours, scorer="transformers", scores=replace(ours.scores, glue5=99.04))
-    longer = replace(ours, minutes=20.0, held_out={"rtd_loss": None, "rtd_auc": None, "mlm_loss": 2.5})
+    longer = replace(
+        ours, entry="modern-bert", minutes=20.0, held_out={"rtd_loss": None, "rtd_auc": None, "mlm_loss": 2.5}
+    )
     shown = page([longer, ours, plain, replace(ours, purpose="choice", seed=77)])
     rows = [line for line in shown.splitlines() if line.startswith(("| 10 ", "| 20 "))]
     assert [row.split(" | ")[2:4] for row in rows[:3]] == [

@@ -11,10 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from electra.cli import main
+from electra.errors import DataError
 from electra.finetune.task_results import GLUE_5
 from electra.speedrun.lead import Series, comparisons, leads
 from electra.speedrun.lead_page import plot, section
-from electra.speedrun.record import Record, TaskScore, append, glue5_of
+from electra.speedrun.record import Record, TaskScore, append, glue5_of, read
 from electra.speedrun.records_page import curves, page
 
 
@@ -34,7 +35,7 @@ def record(
         seconds=60 * minutes,
         steps=100,
         tokens=1e9,
-        tokens_padded=1e9,
+        tokens_padded=1e8 * minutes,
         flops_real=real,
         flops_paper=rules * real,
         parameters=14_000_000,
@@ -142,3 +143,39 @@ def test_the_command(tmp_path: Path) -> None:
     assert (
         alone.exit_code == 4 and "no RTD and MLM runs of one text" in alone.output and "faithful (RTD)" in alone.output
     )
+
+
+def test_a_run_counts_once_however_often_it_is_written(tmp_path: Path) -> None:
+    """A second copy would narrow the interval as a second pre-training seed does."""
+    copy = replace(RUNS[2], commit="0ther", text="in words")
+    assert leads(*pair([*RUNS, RUNS[2], copy]), "minutes") == leads(*pair(RUNS), "minutes")
+    path = tmp_path / "records.jsonl"
+    for one in (RUNS[2], RUNS[3], copy):
+        append(path, one)
+    assert read(path) == [copy, RUNS[3]], "what is said of a run is replaced"
+
+
+def test_two_records_of_one_run_are_refused() -> None:
+    other = replace(record("faithful", 10, [60.0, 60.0], real=2e17), commit="0ther")
+    reason = r"faithful, 10 minutes, seed 1: GLUE-5 73.00 of commit c0ffee and GLUE-5 60.00 of commit 0ther \(take one"
+    with pytest.raises(DataError, match=reason):
+        comparisons([*RUNS, other])
+
+
+def test_runs_of_other_settings_are_not_taken_together() -> None:
+    """An entry changes between commits: its settings tell, or where a record has none, parameters and FLOPs."""
+    first, second = (replace(run, settings={"optim.lr": "0.1", "seed": str(run.seed)}) for run in RUNS[:2])
+    assert len(pair([first, second, *RUNS[2:]])[0].points[0].runs) == 2, "the seed is no setting"
+    changes = ({"settings": {"optim.lr": "0.2"}}, {"parameters": 1}, {"flops_real": 3e17}, {"preset": "base"})
+    for change in changes:
+        runs = [first, replace(second, **change), RUNS[3]]  # type: ignore[arg-type]
+        if "settings" not in change:
+            runs = [replace(run, settings={}) for run in runs]
+        titles = [rtd.title for rtd, _ in comparisons(runs)[0].pairs]
+        assert titles == ["faithful (1, commit c0ffee)", "faithful (2, commit c0ffee)"], change
+
+
+def test_the_table_names_what_is_unknown_of_runs_taken_together() -> None:
+    shown = "\n".join(section(comparisons(RUNS)[0]))
+    assert "- Not every record of faithful has its settings: of its runs, parameters and FLOPs per token" in shown
+    assert "has its settings" not in "\n".join(section(comparisons([RUNS[0], RUNS[3]])[0]))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electra.errors import DataError
+from electra.speedrun.alike import by_setting, detects, distinct
 from electra.speedrun.entry import MLM_ENTRIES
 from electra.speedrun.record import Record
 
@@ -67,12 +68,17 @@ MEASURES: dict[str, Callable[[Point], float]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """The points of one title, the cheapest first."""
+    """The points of one title and one setting, the cheapest first."""
 
     title: str
     detects: bool
     """RTD; otherwise MLM alone."""
     points: tuple[Point, ...]
+
+    @property
+    def runs(self) -> list[Record]:
+        """Of all points."""
+        return [run for point in self.points for run in point.runs]
 
     @property
     def name(self) -> str:
@@ -117,9 +123,9 @@ class Comparison:
 
 
 def comparisons(records: Iterable[Record]) -> list[Comparison]:
-    """The records that may be compared, together; the largest such group first."""
+    """The records that may be compared, together; the largest such group first. A record twice counts once."""
     groups: dict[tuple[str, tuple[str, ...], str, str], list[Record]] = {}
-    for record in records:
+    for record in distinct(records):
         groups.setdefault((record.scorer, record.finetune, record.device, record.data_sha256), []).append(record)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0][0]))
     return [
@@ -137,11 +143,6 @@ def comparisons_of_both(records: Sequence[Record]) -> list[Comparison]:
         fix = "add as many minutes of `--entry bert` for faithful, of `--entry modern-bert` for modern"
         raise DataError("records", reason, fix=fix)
     return both
-
-
-def detects(record: Record) -> bool:
-    """Whether a run learned to detect replaced tokens; otherwise it is MLM alone."""
-    return record.held_out.get("rtd_loss") is not None
 
 
 def leads(rtd: Series, mlm: Series, measure: str) -> list[Lead]:
@@ -189,17 +190,18 @@ def _place(series: Series, size: Callable[[Point], float], at: float) -> tuple[t
 
 
 def _series(records: Sequence[Record]) -> list[Series]:
-    by_title: dict[str, dict[float, list[Record]]] = {}
+    by_title: dict[str, list[Record]] = {}
     for record in records:
-        by_title.setdefault(record.title, {}).setdefault(record.minutes, []).append(record)
-    return [
-        Series(
-            title=title,
-            detects=any(detects(run) for runs in points.values() for run in runs),
-            points=tuple(Point(runs=tuple(points[minutes])) for minutes in sorted(points)),
-        )
-        for title, points in by_title.items()
-    ]
+        by_title.setdefault(record.title, []).append(record)
+    made = []
+    for title, runs in by_title.items():
+        settings = by_setting(runs)
+        for number, alike in enumerate(settings, 1):
+            named = f"{title} ({number}, commit {alike[0].commit})" if len(settings) > 1 else title
+            lengths = sorted({run.minutes for run in alike})
+            points = (Point(runs=tuple(run for run in alike if run.minutes == minutes)) for minutes in lengths)
+            made.append(Series(title=named, detects=detects(alike[0]), points=tuple(points)))
+    return made
 
 
 def _by_seed(run: Record) -> NDArray[np.float64]:

@@ -34,6 +34,7 @@ def section(comparison: Comparison) -> list[str]:
             parts += _costs(rtd, mlm)
         else:
             parts.append(f"{title}: {runs}, nothing equal between them.")
+        parts += _alike(rtd, mlm)
     return [*parts, HOW_TO_READ] if parts else []
 
 
@@ -83,6 +84,15 @@ def _costs(rtd: Series, mlm: Series) -> list[str]:
         if ours.flops_real and ours.flops_paper
     ]
     return ["\n".join(lines)] if lines else []
+
+
+def _alike(rtd: Series, mlm: Series) -> list[str]:
+    """What is not known to be equal of runs that are taken together."""
+    pooled = [one for one in (rtd, mlm) if one.runs[1:] and not all(run.settings for run in one.runs)]
+    return [
+        f"- Not every record of {series.title} has its settings: of its runs, parameters and FLOPs per token are equal."
+        for series in pooled
+    ]
 
 
 def _runs(rtd: Series, mlm: Series) -> str:

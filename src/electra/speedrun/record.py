@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from electra.errors import DataError
 from electra.finetune.task_results import GLUE, GLUE_5, Suite
-from electra.fsio import read_bytes
+from electra.fsio import read_bytes, write_atomic
 from electra.jsontext import parse_json
 from electra.metrics.spread import summarise
 from electra.progress import scaled
@@ -97,6 +98,8 @@ class Record:
     """Which program fine-tuned."""
     text: str = ""
     """What it was trained on, in words."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """Every key of its configuration with its value; empty in records of before these were kept."""
 
     @property
     def title(self) -> str:
@@ -108,6 +111,11 @@ class Record:
         """The title, or a count where several keys were changed."""
         changed = self._changed()
         return self.title if len(changed) < 2 else f"{self.entry or self.preset}, {len(changed)} keys changed"
+
+    def is_copy(self, other: Record) -> bool:
+        """Whether every figure of two records is the same; how the run is described may differ."""
+        described: dict[str, Any] = {"settings": {}, "commit": None, "text": ""}
+        return replace(self, **described) == replace(other, **described)
 
     def _changed(self) -> list[str]:
         shown = (one for one in self.changes if not one.startswith(("seed=", "checkpoint.")))
@@ -175,11 +183,17 @@ def curve_of(run: Run) -> list[list[float | None]]:
 
 
 def append(path: Path, record: Record) -> None:
-    """Add the record to a file of JSON lines, unless it is there already."""
-    if path.is_file() and record in read(path):
+    """Add the record to a file of JSON lines; a record of the same figures that is there already is replaced."""
+    there = read(path) if path.is_file() else []
+    if record in there:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps({"format": FORMAT, **asdict(record)}, ensure_ascii=False, allow_nan=False) + "\n"
+    place = next((at for at, one in enumerate(there) if one.is_copy(record)), None)
+    if place is not None:
+        lines = read_bytes(path, most=MAX_BYTES).splitlines(keepends=True)
+        write_atomic(path, b"".join([*lines[:place], line.encode(), *lines[place + 1 :]]))
+        return
     with open(path, "ab") as out:
         out.write(line.encode())
         out.flush()

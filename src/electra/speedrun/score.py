@@ -25,6 +25,7 @@ from electra.report.reading import read_run
 from electra.reproduce.scale import CHOICE_SEEDS, REPORT_SEEDS
 from electra.reproduce.watch import watched
 from electra.reproduce.workers import Worker, side_by_side
+from electra.speedrun.alike import settings_of
 from electra.speedrun.record import Record, Scores, curve_of, held_out_of, scores_of
 from electra.speedrun.train import read_claim
 from electra.train.clock import elapsed_seconds
@@ -116,6 +117,7 @@ def record_of(
         commit=commit or read.facts.get("git"),
         scorer=scorer,
         text=claim.text,
+        settings=settings_of(read.config),
     )
 
 
