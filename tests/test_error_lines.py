@@ -271,7 +271,7 @@ CASES: dict[str, tuple[Act, type[ElectraError], str]] = {
     "prepare: little": (too_little_text, DataError, "corpus: too little text to train a vocabulary on"),
     "records: format": (
         lambda tmp, _: read_records(written(tmp / "records.jsonl", {"format": 99})),
-        DataError, r"records.jsonl, line 1: is no record of format \d+ \(take the line out\)",
+        DataError, r"records.jsonl, line 1: is no record of format \d+ \(give a file that `electra speedrun",
     ),
     "task: numbers": (words_for_numbers, DataError, "regression needs a number as the label of every row"),
     "task: Parquet": (parquet_without_its_package, ConfigError, "rows.parquet: reading Parquet needs: pip install"),

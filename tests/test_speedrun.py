@@ -287,7 +287,10 @@ def test_records_are_read_as_written(tmp_path: Path, scored: tuple[Record, str])
     assert read(path) == [scored[0], other]
     assert all(json.loads(line)["format"] == 1 for line in path.read_text().splitlines())
     path.write_text(path.read_text() + '{"format": 1}\n')
-    with pytest.raises(DataError, match="line 3: has no 'entry'"):
+    with pytest.raises(DataError, match=r"line 3: has no 'entry' \(take the line out\)"):
+        read(path)
+    path.write_text('{\n "format": 1\n}\n')
+    with pytest.raises(DataError, match=r"line 1: cannot be read as JSON: .* \(give a file that"):
         read(path)
 
 

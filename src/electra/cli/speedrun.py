@@ -135,8 +135,8 @@ def screen(trials: Path, data: Path, glue: Path, out: Path, minutes: float, entr
 def compare(records: tuple[Path, ...], plot: Path | None, seeds: str) -> None:
     """RTD beside MLM: the lead at equal minutes, at equal real FLOPs and at equal FLOPs by the paper's rules.
 
-    RECORDS are files that `electra speedrun score` wrote. Only records of the same text, device, fine-tuning and scorer
-    are compared. MLM runs are known by having no RTD loss.
+    RECORDS are files that `electra speedrun score` wrote. Only records of the same text, encoder, changes, device,
+    fine-tuning and scorer are compared; what else differs in two recipes is printed. MLM runs have no RTD loss.
     """
     from electra.fsio import write_atomic
     from electra.speedrun.lead import comparisons_of_both

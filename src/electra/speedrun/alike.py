@@ -1,4 +1,4 @@
-"""Which records are of one run, and which of one setting."""
+"""Which records are of one run, which of one setting, and in what the recipes of two differ."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from electra.config.keys import flatten, toml_value
+from electra.config.load import load
 from electra.config.schema import Config
-from electra.errors import DataError
+from electra.errors import ConfigError, DataError
 from electra.progress import counted
+from electra.speedrun.entry import load_entry
 from electra.speedrun.record import Record
 
+ENCODER = ("layers", "width", "heads", "ffn", "embedding", "positions", "rotary")
+"""Keys of `model` that make two encoders different networks."""
 _NO_RECIPE = ("preset", "seed", "train.steps", "train.max_minutes", "checkpoint.", "evaluate.")
 """What names a recipe, how long and with which seed it trains, and what is saved and measured meanwhile."""
+_OBJECTIVE = ("objective.", "generator.")
 _SAME_COST = 0.01
 """FLOPs per token of one setting differ by less: how many tokens are masked varies a little with the sentences."""
 
@@ -50,6 +55,23 @@ def by_setting(records: Sequence[Record]) -> list[list[Record]]:
     return groups
 
 
+def same_encoder(a: Record, b: Record) -> bool:
+    """Whether what is kept of two runs, the encoder, is the same network."""
+    differing = {key for key, _, _ in _differences(_resolved(a), _resolved(b))}
+    return not differing & {f"model.{key}" for key in ENCODER}
+
+
+def same_changes(a: Record, b: Record) -> bool:
+    """Whether two runs change their entries or presets alike, apart from what only one of the objectives has."""
+    return _changes(a) == _changes(b)
+
+
+def recipe_differences(a: Record, b: Record) -> list[str]:
+    """`key value, value` of what differs in two recipes, apart from what only one of the objectives has."""
+    found = _differences(_resolved(a), _resolved(b))
+    return [f"{key} {left}, {right}" for key, left, right in found if not key.startswith(_OBJECTIVE)]
+
+
 def _one_setting(a: Record, b: Record) -> bool:
     """Whether two records of one title have the same settings; where these are not known, the same size and cost."""
     if detects(a) != detects(b):
@@ -62,6 +84,18 @@ def _one_setting(a: Record, b: Record) -> bool:
     )
 
 
+def _resolved(record: Record) -> Mapping[str, str]:
+    """A record's settings; of one without, those that its entry and changes have today, if they still load."""
+    if record.settings:
+        return record.settings
+    try:
+        if record.entry is not None:
+            return settings_of(load_entry(record.entry, overrides=record.changes))
+        return settings_of(load(record.preset, overrides=record.changes))
+    except ConfigError:  # an entry or a key of another version
+        return {}
+
+
 def settings_of(config: Config) -> dict[str, str]:
     """Every key with its value, as a record holds them."""
     return {key: toml_value(value) for key, value in flatten(config).items()}
@@ -71,3 +105,7 @@ def _differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[tuple[str, 
     """Keys of both that differ; the vocabulary is that of the data, which are compared as such."""
     shared = (key for key in a if key in b and key != "model.vocab_size" and not key.startswith(_NO_RECIPE))
     return [(key, a[key], b[key]) for key in shared if a[key] != b[key]]
+
+
+def _changes(record: Record) -> set[str]:
+    return {one for one in record.changes if not one.startswith((*_NO_RECIPE, *_OBJECTIVE))}

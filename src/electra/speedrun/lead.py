@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electra.errors import DataError
-from electra.speedrun.alike import by_setting, detects, distinct
+from electra.speedrun.alike import by_setting, detects, distinct, same_changes, same_encoder
 from electra.speedrun.entry import MLM_ENTRIES
 from electra.speedrun.record import Record
 
@@ -106,7 +106,7 @@ class Lead:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Runs that differ in what they are alone: the same text, device, fine-tuning and scorer."""
+    """Runs of the same text, device, fine-tuning and scorer."""
 
     scorer: str
     finetune: tuple[str, ...]
@@ -116,10 +116,10 @@ class Comparison:
 
     @property
     def pairs(self) -> list[tuple[Series, Series]]:
-        """Each RTD series beside each MLM one; an entry only beside the MLM entry of its own recipe."""
+        """Each RTD series beside each MLM one of as large an encoder, of the same changes and of no other recipe."""
         detecting = [one for one in self.series if one.detects]
         others = [one for one in self.series if not one.detects]
-        return [(rtd, mlm) for rtd in detecting for mlm in others if _may_pair(rtd.name, mlm.name)]
+        return [(rtd, mlm) for rtd in detecting for mlm in others if _may_pair(rtd, mlm)]
 
 
 def comparisons(records: Iterable[Record]) -> list[Comparison]:
@@ -138,10 +138,10 @@ def comparisons_of_both(records: Sequence[Record]) -> list[Comparison]:
     """Those with both RTD and MLM; refused where there are none."""
     both = [comparison for comparison in comparisons(records) if comparison.pairs]
     if not both:
-        kinds = ", ".join(sorted({f"{record.title} ({'RTD' if detects(record) else 'MLM'})" for record in records}))
-        reason = f"no RTD and MLM runs of one text, recipe, device, fine-tuning, scorer ({kinds or 'no record at all'})"
-        fix = "add as many minutes of `--entry bert` for faithful, of `--entry modern-bert` for modern"
-        raise DataError("records", reason, fix=fix)
+        kinds = "; ".join(sorted({_described(record) for record in records})) or "no record at all"
+        reason = "no RTD and MLM runs of one text, recipe, encoder, device, fine-tuning and scorer"
+        fix = "add as many minutes of `--entry bert` for faithful, of `--entry modern-bert` for modern, changed alike"
+        raise DataError("records", f"{reason}: {kinds}", fix=fix)
     return both
 
 
@@ -173,9 +173,18 @@ def leads(rtd: Series, mlm: Series, measure: str) -> list[Lead]:
     return [found[at] for at in sorted(found)]
 
 
-def _may_pair(rtd: str, mlm: str) -> bool:
-    """Whether two names, of entries or presets, are not known to be of different recipes."""
-    return mlm not in MLM_ENTRIES.values() or MLM_ENTRIES.get(rtd, mlm) == mlm
+def _may_pair(rtd: Series, mlm: Series) -> bool:
+    """Whether two series have the same encoder and changes, and entries that are not of different recipes."""
+    recipes = mlm.name not in MLM_ENTRIES.values() or MLM_ENTRIES.get(rtd.name, mlm.name) == mlm.name
+    ours, theirs = rtd.runs[0], mlm.runs[0]
+    return recipes and same_encoder(ours, theirs) and same_changes(ours, theirs)
+
+
+def _described(record: Record) -> str:
+    """All that must be equal in what is compared."""
+    kind = "RTD" if detects(record) else "MLM"
+    text = f"{record.text or 'text without a name'}, data {record.data_sha256[:12]}"
+    return f"{record.title} ({kind}) of {text}, {record.device}, scored by {record.scorer}"
 
 
 def _place(series: Series, size: Callable[[Point], float], at: float) -> tuple[tuple[Point, Point], float] | None:

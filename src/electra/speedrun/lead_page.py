@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from electra.report.plots import COLOURS, panels, standalone
 from electra.report.rendering import style_sheet
+from electra.speedrun.alike import recipe_differences
 from electra.speedrun.lead import MEASURES, Comparison, Lead, Series, leads
 from electra.speedrun.markdown import markdown_table
 
@@ -87,9 +88,12 @@ def _costs(rtd: Series, mlm: Series) -> list[str]:
 
 
 def _alike(rtd: Series, mlm: Series) -> list[str]:
-    """What is not known to be equal of runs that are taken together."""
+    """In what the recipes differ, and what is not known to be equal of runs that are taken together."""
+    found = recipe_differences(rtd.runs[0], mlm.runs[0])
     pooled = [one for one in (rtd, mlm) if one.runs[1:] and not all(run.settings for run in one.runs)]
-    return [
+    source = "" if rtd.runs[0].settings and mlm.runs[0].settings else ", by the presets of this version"
+    recipes = [f"- Recipes differ{source} (RTD, MLM): {'; '.join(found)}."] if found else []
+    return recipes + [
         f"- Not every record of {series.title} has its settings: of its runs, parameters and FLOPs per token are equal."
         for series in pooled
     ]
