@@ -292,7 +292,7 @@ def test_several_runs_are_overlaid_and_their_settings_compared(tmp_path: Path) -
     (runs[1] / "config.toml").write_text(to_toml(load("tiny", overrides=["optim.lr=0.001", "train.batch_size=64"])))
     page = page_of(*runs, out=tmp_path / "page.html")
     assert (
-        "Too early to say. None of 2 worked fully; b/run tells replaced tokens best, with an AUC of 0.700 (a/run 0.700)"
+        "Too early to say. None of 2 worked fully; a/run tells replaced tokens best, with an AUC of 0.700 (b/run 0.700)"
         in page.text
     )
     auc = next(attrs["aria-label"] for tag, attrs in page.tags if tag == "svg" and "AUC" in (attrs["aria-label"] or ""))
@@ -301,6 +301,29 @@ def test_several_runs_are_overlaid_and_their_settings_compared(tmp_path: Path) -
     (group,) = differences([one for one in read_folders(runs) if isinstance(one, Run)], [])
     assert group["names"] == ["a/run", "b/run"]
     assert dict(group["rows"]) == {"optim.lr": ["0.0005", "0.001"], "train.batch_size": ["32", "64"]}
+
+
+def test_the_best_of_several_runs_is_named_where_they_compare(tmp_path: Path) -> None:
+    folders = [rtd_run(tmp_path / name, auc=auc) for name, auc in (("a", 0.8), ("b", 0.9))]
+    mlm = make_run(
+        tmp_path / "mlm",
+        [{"kind": "train", "step": 2000, "train/loss": 5.0}, {"kind": "eval", "step": 2000, "eval/mlm_loss": 5.0}],
+    )
+
+    def reason() -> str:
+        return answer_to(read_folders([*folders, mlm])).reason
+
+    assert "; b tells replaced tokens best, with an AUC of 0.900 (a 0.800)" in reason()
+    for name, change in (("objective", "objective.rtd_weight=20"), ("generator", "model.width=64")):
+        (folders[1] / "config.toml").write_text(to_toml(load("tiny", overrides=[change])))
+        assert f"; AUC does not compare, since these differ in {name}: b 0.900, a 0.800" in reason()
+    (folders[1] / "config.toml").write_text(to_toml(load("tiny", overrides=["masking.rate=0.25"])))
+    rtd_run(tmp_path / "c", auc=0.7, step=1000)
+    assert (
+        "since these differ in masking and steps: b 0.900, a 0.800, c 0.700"
+        in answer_to(read_folders([*folders, tmp_path / "c", mlm])).reason
+    )
+    assert "AUC" not in answer_to(read_folders([folders[0], mlm])).reason.partition(" worked")[2]
 
 
 def test_the_command_answers_and_says_where_the_page_is(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -50,12 +50,7 @@ def answer_to(subjects: Sequence[Subject]) -> Answer:
         return answers[0]
     worked = sum(one.word == YES for one in answers)
     word = YES if worked == len(answers) else PARTLY if worked else answers[0].word
-    runs = [one for one in subjects if isinstance(one, Run)]
-    scored = sorted(((run.last("eval/rtd_auc") or 0.0, run.name) for run in runs), reverse=True)
-    best = ""
-    if len(scored) > 1 and scored[0][0]:
-        others = ", ".join(f"{name} {auc:.3f}" for auc, name in scored[1:])
-        best = f"; {scored[0][1]} tells replaced tokens best, with an AUC of {scored[0][0]:.3f} ({others})"
+    best = _best([one for one in subjects if isinstance(one, Run)])
     pairs = [(one.name, answer.word.lower()) for one, answer in zip(subjects, answers, strict=True)]
     rest = (
         ""
@@ -64,6 +59,36 @@ def answer_to(subjects: Sequence[Subject]) -> Answer:
     )
     count = f"{worked} of {len(answers)} worked" if worked else f"none of {len(answers)} worked fully"
     return Answer(word=word, reason=f"{count}{best}{rest}")
+
+
+def _best(runs: Sequence[Run]) -> str:
+    """Which of several runs tells replaced tokens best, or why their AUC does not say so."""
+    known = [(auc, run) for run in runs if (auc := run.last("eval/rtd_auc")) is not None]
+    scored = sorted(known, key=lambda pair: (-pair[0], pair[1].name))
+    if len(scored) < 2:
+        return ""
+    differing = [name for name, of in SAME_TASK.items() if any(of(run) != of(scored[0][1]) for _, run in scored)]
+    values = [f"{run.name} {auc:.3f}" for auc, run in scored]
+    if differing:
+        return f"; AUC does not compare, since these differ in {' and '.join(differing)}: {', '.join(values)}"
+    return (
+        f"; {scored[0][1].name} tells replaced tokens best, with an AUC of {scored[0][0]:.3f} ({', '.join(values[1:])})"
+    )
+
+
+def _generator(run: Run) -> tuple[object, ...]:
+    model, generator = run.config.model, run.config.generator
+    return generator, model.width * generator.width, model.layers * generator.depth
+
+
+SAME_TASK: dict[str, Callable[[Run], object]] = {
+    "objective": lambda run: run.config.objective,
+    "generator": _generator,
+    "masking": lambda run: run.config.masking,
+    "steps": lambda run: run.step,
+    "data": lambda run: run.facts.get("data_sha256"),
+}
+"""What makes replaced tokens as easy to tell, by name."""
 
 
 def answer_about(subject: Subject) -> Answer:

@@ -14,7 +14,8 @@ RESTORING = ("replace-mlm", "all-tokens-mlm")
 Captioned = list[tuple[Chart, str]]
 
 COMPARED = (
-    ("auc", "Telling fake from real (AUC)", "eval/rtd_auc", "0.5 is a coin toss, 1.0 is never wrong."),
+    ("auc", "Telling fake from real (AUC)", "eval/rtd_auc", "0.5 is a coin toss, 1.0 is never wrong. It "
+     "depends on the generator: compare runs whose generators are alike."),
     ("rtd", "Spotting replaced tokens", "eval/rtd_loss", "The discriminator’s held-out loss (lower is better). It "
      "depends on the generator: compare runs whose generators are alike."),
     ("main", "Naming the original tokens", "eval/main_loss", "The main network’s held-out loss (lower is better)."),
