@@ -31,7 +31,7 @@ from electra.speedrun import score as scoring
 from electra.speedrun.entry import entry_names, entry_title, load_entry
 from electra.speedrun.record import Record, append, read
 from electra.speedrun.records_page import curves, page
-from electra.speedrun.screen import read_trials
+from electra.speedrun.screen import Trial, read_trials, table
 from electra.train.clock import elapsed_seconds
 from electra.train.metrics_file import read_lines
 
@@ -383,6 +383,12 @@ def test_mistakes_in_a_list_of_trials(text: str, reason: str, data: Path, glue: 
     done = electra("speedrun", "screen", tmp_path / "trials.toml", *where)
     assert done.exit_code == 2 and reason in done.output
     assert not (tmp_path / "out").exists()
+
+
+def test_the_table_says_what_is_noise(scored: tuple[Record, str]) -> None:
+    trials = [Trial(name=name, changes=(), record=scored[0]) for name in ("a", "b")]
+    assert "differences below about a point are within its noise" in table(trials)
+    assert "noise" not in table([trials[0], Trial(name="b", changes=(), failure="it diverged")])
 
 
 def test_the_trials_of_the_examples() -> None:

@@ -18,6 +18,10 @@ from electra.speedrun.record import FILE, Record, append, read
 
 RUNS, LOGS = "runs", "logs"
 MAX_BYTES = 1 << 20
+NOISE = (
+    "Each trial is one pre-training run: differences below about a point are within its noise. `std` is over\n"
+    "fine-tuning seeds alone. Train the best again with other seeds (`seed=1`) before you choose."
+)
 SCORED_TOGETHER = 3
 """Runs scored at a time, a process for each seed: fine-tuning alone leaves most of a GPU idle."""
 
@@ -100,7 +104,8 @@ def table(trials: Sequence[Trial]) -> str:
     failed = [
         f"- {trial.name} ({' '.join(trial.changes)}) failed: {trial.failure}" for trial in trials if trial.failure
     ]
-    return "\n".join([markdown_table(head, rows), *(["", *failed] if failed else [])])
+    noted = ["", NOISE] if len(rows) > 1 else []
+    return "\n".join([markdown_table(head, rows), *noted, *(["", *failed] if failed else [])])
 
 
 def _run(workers: Sequence[Worker], logs: Path, failures: dict[str, str]) -> None:
