@@ -27,6 +27,14 @@ def test_show_is_toml_that_loads_back(tmp_path: Path) -> None:
     assert run("show", "--config", str(path), "seed=9")[1] == out.replace("seed = 0", "seed = 9")
 
 
+def test_show_takes_what_diff_takes(tmp_path: Path) -> None:
+    text = to_toml(load("tiny", overrides=["seed=3"]))
+    (tmp_path / "config.toml").write_text(text)
+    assert run("show", str(tmp_path)) == run("show", str(tmp_path / "config.toml")) == (0, text, "")
+    assert run("show", str(tmp_path), "seed=4")[1] == text.replace("seed = 3", "seed = 4")
+    assert run("show", "base")[1] == to_toml(load("base"))
+
+
 def test_help_keys_lists_every_key_with_its_value() -> None:
     code, out, _ = run("show", "--help-keys", "--preset", "base")
     assert code == 0 and "optim.lr = 0.0002  (float)\n    Peak learning rate" in out
@@ -56,6 +64,8 @@ def test_diff_of_presets_files_and_runs(tmp_path: Path) -> None:
         (("show", "--preset", "huge"), "preset: 'huge' does not exist (one of: tiny, modern-small, small,"),
         (("show", "--config", "none.toml"), "none.toml: No such file or directory"),
         (("show", "--preset", "tiny", "preset=base"), "preset: an override says 'base', not 'tiny'"),
+        (("show", "--preset", "tiny", "base"), "base: is a second configuration (leave out --preset and --config)"),
+        (("show", "seed"), "seed: is not key=value (for example seed=1)"),
         (("show", "model.heads=3"), "model.heads: 3 does not divide model.width 256"),
         (("diff", "small", "smalle"), "smalle: no such preset, TOML file or run folder (did you mean 'small'?)"),
         (("diff", "small"), "Missing argument 'B'"),

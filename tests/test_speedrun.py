@@ -32,6 +32,7 @@ from electra.speedrun.entry import entry_names, entry_title, load_entry
 from electra.speedrun.record import Record, append, read
 from electra.speedrun.records_page import curves, page
 from electra.speedrun.screen import Trial, read_trials, table
+from electra.speedrun.train import read_claim
 from electra.train.clock import elapsed_seconds
 from electra.train.metrics_file import read_lines
 
@@ -140,6 +141,11 @@ def test_a_folder_is_one_speedrun(run: Path, data: Path, tmp_path: Path) -> None
     entry = electra("speedrun", "train", "--data", data, "--out", run, "--minutes", "0.01", "--entry", "bert")
     assert entry.exit_code == 2 and "holds another entry" in entry.output
     assert load(file=run / "config.toml").train.max_minutes == 0.01
+    named = shutil.copytree(run, tmp_path / "named", ignore=shutil.ignore_patterns("scores", "records.jsonl"))
+    before = read_claim(named)
+    for text, found in (("Wikipedia", "Wikipedia"), ("", "Wikipedia")):
+        again = electra(*train(data, named, 0.01, "seed=3"), "--text", text)
+        assert again.exit_code == 0 and read_claim(named) == replace(before, text=found), again.output
     plain = tmp_path / "plain"
     assert electra(*tiny_runs.command(data, plain, "train.steps=5")).exit_code == 0
     mixed = electra(*train(data, plain, 0.01))

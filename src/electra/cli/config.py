@@ -8,6 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from electra.cli.lines import echo
+from electra.errors import ConfigError
 
 
 def _complete_key(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -33,12 +34,18 @@ def command() -> None:
 @PRESET
 @FILE
 @click.option("--help-keys", is_flag=True, help="List every key with its type, default and meaning.")
-@OVERRIDES
-def show(preset: str | None, file: Path | None, help_keys: bool, overrides: tuple[str, ...]) -> None:
-    """The whole configuration as TOML, ready for --config."""
-    from electra.config.load import load, to_toml
+@click.argument("arguments", nargs=-1, metavar="[PRESET|FILE|RUN] [KEY=VALUE]...", shell_complete=_complete_key)
+def show(preset: str | None, file: Path | None, help_keys: bool, arguments: tuple[str, ...]) -> None:
+    """The whole configuration as TOML, ready for --config: of a preset, a TOML file or a run folder."""
+    from electra.config.load import load, load_any, preset_names, to_toml
 
-    config = load(preset, file=file, overrides=overrides)
+    name, overrides = (arguments[0], arguments[1:]) if arguments else ("", ())
+    if "=" in name or not (name in preset_names() or (name and Path(name).exists())):
+        config = load(preset, file=file, overrides=arguments)
+    elif preset is None and file is None:
+        config = load_any(name, overrides=overrides)
+    else:
+        raise ConfigError(name, "is a second configuration", fix="leave out --preset and --config")
     echo(_keys(config) if help_keys else to_toml(config), nl=False)
 
 

@@ -77,17 +77,17 @@ def preset_title(name: str) -> str:
     return _preset_text(name).splitlines()[0].removeprefix("# ")
 
 
-def load_any(name: str) -> Config:
-    """The Config of a preset name, a TOML file or a run folder."""
+def load_any(name: str, *, overrides: Iterable[str] = ()) -> Config:
+    """The Config of a preset name, a TOML file or a run folder, changed by `key=value` overrides."""
     path = Path(name)
     if name in preset_names():
-        return preset(name)
+        return load(name, overrides=overrides)
     if path.is_dir():
         if not (path / "config.toml").is_file():
             raise ConfigError(name, "this folder has no config.toml", fix="give a run folder")
-        return load(file=path / "config.toml")
+        return load(file=path / "config.toml", overrides=overrides)
     if path.is_file():
-        return load(file=path)
+        return load(file=path, overrides=overrides)
     hint = suggest(name, preset_names()) or f"presets: {', '.join(preset_names())}"
     raise ConfigError(name, "no such preset, TOML file or run folder", fix=hint)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from electra.checkpoint.folder import FACTS, storage
@@ -85,13 +85,17 @@ def read_claim(run: Path) -> Claim:
 
 
 def _claim(out: Path, claim: Claim) -> None:
-    """Note what the folder is for, or check that it is for this."""
-    if (out / FACTS).is_file() and not (out / FILE).is_file():
-        raise ConfigError("--out", f"{out} holds a run that is no speedrun", fix="choose a new folder")
-    if (out / FACTS).is_file() and read_claim(out).entry != claim.entry:
-        raise ConfigError("--out", f"{out} holds another entry: {read_claim(out).entry}", fix="choose a new folder")
-    if not (out / FACTS).is_file():
-        write_json(out / FILE, {"format": FORMAT, **asdict(claim)})
+    """Note what the folder is for, or check that it is for this; what its data is may be named later."""
+    if (out / FACTS).is_file():
+        if not (out / FILE).is_file():
+            raise ConfigError("--out", f"{out} holds a run that is no speedrun", fix="choose a new folder")
+        before = read_claim(out)
+        if before.entry != claim.entry:
+            raise ConfigError("--out", f"{out} holds another entry: {before.entry}", fix="choose a new folder")
+        claim = replace(before, text=claim.text or before.text)
+        if claim == before:
+            return
+    write_json(out / FILE, {"format": FORMAT, **asdict(claim)})
 
 
 def _text(value: object) -> str:
