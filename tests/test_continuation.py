@@ -116,6 +116,18 @@ def test_a_model_that_went_on_itself_keeps_its_rate(place: Path, tmp_path: Path)
     assert continue_from(on, tmp_path / "again").config.optim.lr == load(file=on / "config.toml").optim.lr
 
 
+@pytest.mark.parametrize(("model", "more"), [("discriminator", ()), ("run", ("optim.lr=1e-3",))])
+def test_a_model_that_went_on_at_a_whole_rate_goes_on_at_a_twentieth(
+    place: Path, tmp_path: Path, model: str, more: tuple[str, ...]
+) -> None:
+    """Its generator began fresh, or the rate was asked for."""
+    start = continue_from(place / model, tmp_path / "on", overrides=(more or ("train.batch_size=4",)))
+    config = replace(start.config, train=replace(start.config.train, steps=2))
+    pretrain(config, data=place / "data", out=tmp_path / "on", start=replace(start, config=config))
+    again = continue_from(tmp_path / "on", tmp_path / "again").config
+    assert again.optim.lr == pytest.approx(config.optim.lr / 20, rel=1e-12)
+
+
 def test_a_generator_that_begins_keeps_the_rate(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from electra.checkpoint import store
 from electra.checkpoint.folder import FACTS, read_facts
@@ -48,13 +49,16 @@ class Start:
     tokenizer: Tokenizer
     fresh: tuple[str, ...] = ()
     """Parts that the model does not have."""
+    gentle: bool = True
+    """Whether the rate is the lower one of going on, neither a whole one nor one that was asked for."""
     begun: bool = False
     """Whether the run has begun: it needs no more of the model."""
 
     @property
-    def facts(self) -> dict[str, dict[str, str]]:
+    def facts(self) -> dict[str, dict[str, object]]:
         """What run.json says of the model."""
-        return {"from": {"model": _name_of(self.model), "weights": _sum_of(self.tensors)}}
+        known = {"model": _name_of(self.model), "weights": _sum_of(self.tensors), "gentle": self.gentle}
+        return {"from": known}
 
     def place(self, out: Path, fingerprint: str, data: Path) -> None:
         """Have `out` begin with these weights; refused where `data`, by its `fingerprint`, has another vocabulary."""
@@ -115,22 +119,22 @@ def continue_from(
         return _of_begun(model, out, generator=generator, file=file, overrides=overrides)
     config, tensors, tokenizer = _read(model, generator)
     begins = "generator" in parameters(config).parts and not any(name.startswith("generator.") for name in tensors)
-    gentle = begins or _goes_on(model)
-    config = adjust(continued(config, gentler=1 if gentle else GENTLER), file=file, overrides=overrides)
+    gentler = 1 if begins or _is_gentle(model) else GENTLER
+    config = adjust(continued(config, gentler=gentler), file=file, overrides=overrides)
     given = given_keys(Config, file=file, overrides=overrides)
     if "train.steps" in given and "train.max_minutes" not in given:  # the model's own budget must not end it before
         config = replace(config, train=replace(config.train, max_minutes=0.0))
     whole, fresh = _complete(config, tensors, model)
     parts = tuple(sorted({name.partition(".")[0] for name in fresh}))
-    return Start(model=model, config=config, tensors=whole, tokenizer=tokenizer, fresh=parts)
+    gentle = not begins and "optim.lr" not in given
+    return Start(model=model, config=config, tensors=whole, tokenizer=tokenizer, fresh=parts, gentle=gentle)
 
 
 def _of_begun(model: Path, out: Path, *, generator: Path | None, file: Path | None, overrides: Iterable[str]) -> Start:
     """What a run that has begun goes on with: its own; refused where it began with another model."""
     config = adjust(load(file=out / CONFIG), file=file, overrides=overrides)
     start = Start(model=model, config=config, tensors={}, tokenizer=Tokenizer.load(out / TOKENIZER), begun=True)
-    known = read_facts(out / FACTS).get("from")
-    known = known if isinstance(known, dict) else {}
+    known = _from_of(out)
     if known.get("model") == _name_of(model):  # which may be gone, or have trained on
         return start
     before = known.get("model", "no model")
@@ -141,10 +145,16 @@ def _of_begun(model: Path, out: Path, *, generator: Path | None, file: Path | No
     raise ConfigError("--from", f"{out} holds a run that began with {before}, not with {model}", fix=fix)
 
 
-def _goes_on(model: Path) -> bool:
-    """Whether a model is a run that went on from another itself: its rate is a gentle one already."""
-    facts = bundled_folder(model) / FACTS
-    return facts.is_file() and "from" in read_facts(facts)
+def _from_of(run: Path) -> dict[str, Any]:
+    """What a run's run.json says of the model that it went on from."""
+    known = read_facts(run / FACTS).get("from")
+    return known if isinstance(known, dict) else {}
+
+
+def _is_gentle(model: Path) -> bool:
+    """Whether a model is a run that went on from another itself, at the lower rate."""
+    run = bundled_folder(model)
+    return (run / FACTS).is_file() and _from_of(run).get("gentle") is True
 
 
 def _name_of(model: Path) -> str:
