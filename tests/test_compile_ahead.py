@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra.ops import dispatch
+from electra.ops import compile_ahead as ahead
+from electra.ops.compile_ahead import compile_sources
 from electra.ops.cuda import compiler
 from electra.ops.cuda.compiler import SOURCES, Kernel, compile_ahead, compile_source, machine_code, source_of
 
@@ -79,10 +80,10 @@ def test_a_source_that_does_not_compile_is_named_by_its_launch(bare: Path, monke
 def test_only_a_step_that_may_run_them_compiles_them(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(compiler, "compile_source", lambda file, architecture: asked.append(file) or b"code")
-    dispatch.compile_ahead(device=torch.device("cpu"), dtype=torch.bfloat16)
-    monkeypatch.setattr(dispatch, "cuda_missing", lambda device: "")
-    dispatch.compile_ahead("plain", device=GPU, dtype=torch.bfloat16)
-    dispatch.compile_ahead(device=GPU, dtype=torch.float32)
+    compile_sources(device=torch.device("cpu"), dtype=torch.bfloat16)
+    monkeypatch.setattr(ahead, "cuda_missing", lambda device: "")
+    compile_sources("plain", device=GPU, dtype=torch.bfloat16)
+    compile_sources(device=GPU, dtype=torch.float32)
     assert not asked
-    dispatch.compile_ahead(device=GPU, dtype=torch.bfloat16)
+    compile_sources(device=GPU, dtype=torch.bfloat16)
     assert {machine_code(kernel_of(file), GPU) for file in FILES} == {b"code"} and sorted(asked) == FILES

@@ -232,6 +232,7 @@ class _Run:
             world=self.world,
             separator=self.separator,
             progress=self.progress,
+            like=self.held_out[: self.execution.micro_batch].to(self.device),
         )
         self.free_bytes = hardware.free_bytes(self.device)
 

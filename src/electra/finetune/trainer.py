@@ -26,7 +26,8 @@ from electra.finetune.batching import Batch, batches, step_count
 from electra.finetune.task_model import HeadSpec, TaskModel, depth_scale, freeze
 from electra.model.encoder import Encoder
 from electra.model.layers import Embeddings, set_dropout
-from electra.ops.dispatch import compile_ahead, select
+from electra.ops.compile_ahead import compile_sources
+from electra.ops.dispatch import select
 from electra.tasks.rows import Features
 from electra.train.capture import Captured
 from electra.train.interrupt import Stop
@@ -101,7 +102,7 @@ class Trial:
     ) -> None:
         self.seed, self.config, self.device, self.features = seed, config, device, features
         compute = hardware.compute_dtype(config.precision, device)
-        compile_ahead(config.kernels, device=device, dtype=compute)
+        compile_sources(config.kernels, device=device, dtype=compute)
         self.compute, self.ops = compute, (ops := select(config.kernels, device=device, dtype=compute))
         self.network = TaskModel(embeddings, encoder, spec, ops=ops, dtype=compute, seed=seed)
         set_dropout(self.network, rate=config.encoder_dropout, attention_rate=config.attention_dropout)

@@ -94,12 +94,6 @@ def select(
     return Ops({name: _choose(name, target, everywhere or reasons.get(name, "")) for name in OPS})
 
 
-def compile_ahead(kernels: Kernels = "auto", *, device: torch.device, dtype: torch.dtype) -> None:
-    """Begin to compile the CUDA kernels that `select` may choose, beside what else a start has to do."""
-    if kernels == "auto" and dtype == torch.bfloat16 and not cuda_missing(device):
-        _module("cuda", "", "compiler").compile_ahead(device)
-
-
 @cache
 def host_ops(kernels: Kernels = "auto") -> Ops:
     """The choice for a model on the CPU in fp32, as models are loaded."""

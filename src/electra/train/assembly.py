@@ -13,7 +13,7 @@ import torch
 from electra import hardware
 from electra.config.schema import Config
 from electra.config.validate import validate
-from electra.ops.dispatch import compile_ahead
+from electra.ops.compile_ahead import compile_sources
 from electra.progress import say
 from electra.shards.dataset import Prepared, open_data
 from electra.train.execution import Execution, plan_execution
@@ -37,7 +37,7 @@ def assembled(config: Config, *, data: Path) -> Iterator[tuple[Config, Prepared,
         hardware.keep_freed_memory()
     else:
         torch.cuda.set_device(local_rank())
-    compile_ahead(config.train.kernels, device=device, dtype=hardware.compute_dtype(config.train.precision, device))
+    compile_sources(config.train.kernels, device=device, dtype=hardware.compute_dtype(config.train.precision, device))
     world = join(device, timeout_s=config.train.timeout_s)
     with closing(world):
         world.share(config.train.batch_start, key="train.batch_start")

@@ -30,20 +30,18 @@ class Captured:
         warm_ups: int = WARM_UPS,
     ) -> None:
         self._inputs = [tensor.clone() for tensor in inputs]
-        before = [tensor.clone() for tensor in changed]
-        own = _own_stream()
-        own.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(own):
-            for _ in range(warm_ups):
-                work(*self._inputs)
-        torch.cuda.current_stream().wait_stream(own)
         self._graph = torch.cuda.CUDAGraph()
-        # thread_local: a loader's thread may allocate meanwhile.
-        record = torch.cuda.graph(self._graph, pool=pool, stream=own, capture_error_mode="thread_local")
-        with _nothing_collected(first=pool is None), record:
-            work(*self._inputs)
-        for tensor, value in zip(changed, before, strict=True):
-            tensor.copy_(value)
+        with unchanged(changed):
+            own = _own_stream()
+            own.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(own):
+                for _ in range(warm_ups):
+                    work(*self._inputs)
+            torch.cuda.current_stream().wait_stream(own)
+            # thread_local: a loader's thread may allocate meanwhile.
+            record = torch.cuda.graph(self._graph, pool=pool, stream=own, capture_error_mode="thread_local")
+            with _nothing_collected(first=pool is None), record:
+                work(*self._inputs)
 
     def __call__(self, *inputs: Tensor) -> None:
         for own, fresh in zip(self._inputs, inputs, strict=True):
@@ -53,6 +51,15 @@ class Captured:
     @property
     def pool(self) -> Any:
         return self._graph.pool()
+
+
+@contextmanager
+def unchanged(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """What the block does to these tensors is undone at its end."""
+    before = [tensor.clone() for tensor in tensors]
+    yield
+    for tensor, value in zip(tensors, before, strict=True):
+        tensor.copy_(value)
 
 
 @contextmanager

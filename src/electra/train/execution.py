@@ -14,6 +14,7 @@ from electra.model.encoder import discriminator_shape, generator_shape
 from electra.objective.base import Objective
 from electra.ops import Ops
 from electra.ops.choice_table import described
+from electra.ops.compile_ahead import launches_compile
 from electra.ops.dispatch import EncoderSizes, gains_by_compiling, is_fused, saved_activations, select
 from electra.train.optim import make_update
 from electra.train.parallel import World
@@ -110,13 +111,14 @@ def make_stepper(
     world: World,
     separator: int | None,
     progress: Tensor | None = None,
+    like: Tensor | None = None,
 ) -> Stepper:
-    """What trains the model by one step.
+    """What trains the model by one step; kernels for rows `like` these are compiled already.
 
     `progress` is filled with the share of the run that is done.
     `separator` is what `electra.batches.layout.separator_of` gives for the rows.
     """
-    return Stepper(
+    stepper = Stepper(
         model,
         master,
         make_update(master, config.optim, config.generator, ops=execution.ops),
@@ -132,6 +134,10 @@ def make_stepper(
         dropout_share=config.model.dropout_share,
         masking=config.masking,
     )
+    plain = execution.captured and not execution.compiled  # otherwise processes or the compiler would join in
+    if like is not None and plain and launches_compile(config.train.kernels, device=execution.device):
+        stepper.compile_kernels(like)
+    return stepper
 
 
 def is_long(train: TrainConfig) -> bool:

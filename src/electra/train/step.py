@@ -18,7 +18,8 @@ from electra.config.schema import MaskingConfig
 from electra.model.layers import set_dropout
 from electra.objective.base import Objective, Outcome, require_contract
 from electra.ops import Ops
-from electra.train.capture import Captured
+from electra.ops.compile_ahead import compile_launches
+from electra.train.capture import Captured, unchanged
 from electra.train.optim import Update
 from electra.train.parallel import World
 from electra.train.schedule import progress
@@ -98,11 +99,21 @@ class Stepper:
         if self._captured is None or rows.shape != self._captured_shape:
             self._capture_anew()  # the memory of a graph for other rows is given back first
             self._captured_shape = rows.shape
-            master = self._master
-            changed = (*master.buffers, *self._update.buffers, self._totals, self._norm)
-            self._captured = Captured(self._step, (rows,), changed=changed)
-            master.refresh()
+            self._captured = Captured(self._step, (rows,), changed=self._changed())
+            self._master.refresh()
         self._captured(rows)
+
+    def compile_kernels(self, rows: Tensor) -> None:
+        """Compile what a step on rows of this shape and an evaluation of them launch, side by side; change nothing.
+
+        The rows have the length of an evaluation's, the step's micro-batch at most.
+        """
+        with unchanged(self._changed()), compile_launches(rows.device):
+            self._step(rows)
+            with torch.no_grad():
+                batch = unpack(rows, self._separator)
+                self._master.run(self.objective.evaluate, self._model, batch)
+        self._master.refresh()
 
     def read(self) -> dict[str, float]:
         """Totals since the last reading, with `steps`, `skipped` and the last `grad_norm`; waits for the device."""
@@ -114,6 +125,10 @@ class Stepper:
     def wait(self) -> None:
         """Return when the device has done every step asked for."""
         self._norm.item()
+
+    def _changed(self) -> tuple[Tensor, ...]:
+        """Everything that a step changes, but for what `Master.refresh` makes anew."""
+        return (*self._master.buffers, *self._update.buffers, self._totals, self._norm)
 
     def _capture_anew(self) -> None:
         """Give a captured step and its memory back once it has run, so that the next one is captured."""

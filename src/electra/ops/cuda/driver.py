@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,7 @@ from electra.ops.cuda.compiler import HEAD_SIZE, Kernel, machine_code
 MULTIPROCESSORS = 132
 """Of an H100 or H200."""
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6  # of the driver's launch attributes
+_launches = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,22 @@ class _Launch(ctypes.Structure):
 
 def launch(kernel: Kernel, blocks: int, *arguments: Argument) -> None:
     """Start a kernel on the current stream."""
+    if not _launches:
+        return
     values = [_value(argument) for argument in arguments]
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
     start(kernel, blocks, pointers)
+
+
+@contextmanager
+def without_launches() -> Iterator[None]:
+    """Within the block no kernel starts, in any thread: autograd has one of its own."""
+    global _launches
+    _launches = False
+    try:
+        yield
+    finally:
+        _launches = True
 
 
 def start(kernel: Kernel, blocks: int, pointers: Any) -> None:
