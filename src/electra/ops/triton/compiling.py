@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,7 +34,7 @@ def launches_compiled(device: torch.device) -> Iterator[None]:
 
     The block ends when all are compiled and loaded. One that does not compile says so at its real launch.
     """
-    run, kinds, compiling = JITFunction.run, set[Hashable](), list[Future[None]]()
+    run, kinds = JITFunction.run, set[Hashable]()
     threads = min(MAX_THREADS, os.cpu_count() or 1)
 
     def compiled(kernel: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ def launches_compiled(device: torch.device) -> Iterator[None]:
         kind = (kernel, *values, *((name, value) for name, value in named.items() if name != "grid"))
         if kind not in kinds:
             kinds.add(kind)
-            compiling.append(pool.submit(compiled, kernel, arguments, named))
+            pool.submit(compiled, kernel, arguments, named)
 
     with ThreadPoolExecutor(threads, "electra-compile", torch.cuda.set_device, (device,)) as pool:
         JITFunction.run = begin
@@ -68,5 +68,4 @@ def _kind(value: Any) -> Hashable:
         return tuple(map(_kind, value))
     if isinstance(value, int):
         return type(value), value.bit_length() > 31, value % 16 == 0, value == 1
-    kind: Hashable = type(value)
-    return kind
+    return type(value).__name__
