@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from triton.runtime.jit import JITFunction
 from electra.ops.compile_ahead import launches_compile
 from electra.ops.cuda import driver
 from electra.ops.cuda.compiler import Kernel
+from electra.ops.triton import compiling
 from electra.ops.triton.compiling import launches_compiled
 
 CPU = torch.device("cpu")
@@ -34,7 +36,11 @@ def multiply(x, y, count, BLOCK):  # type: ignore[no-untyped-def]
 
 
 @pytest.fixture(autouse=True)
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands for Triton's own first part, which needs a GPU; it is done already."""
+    begun: Future[None] = Future()
+    begun.set_result(None)
+    monkeypatch.setattr(compiling, "begin", lambda device: begun)
     if not torch.cuda.is_available():
         monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
 
@@ -76,6 +82,18 @@ def test_kernels_compile_together_and_each_kind_once(monkeypatch: pytest.MonkeyP
     )
     assert len(loaded) == 4, "launchers are made beside one another as well"
     assert JITFunction.run is run
+
+
+def test_nothing_compiles_before_triton_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, begun = [], Future[None]()
+    monkeypatch.setattr(compiling, "begin", lambda device: begun)
+    monkeypatch.setattr(JITFunction, "run", lambda *arguments, **named: asked.append(named) or SimpleNamespace(run=0))
+    with launches_compiled(CPU):
+        JITFunction(add)[(1,)](torch.ones(1), torch.ones(1), 1, BLOCK=1)
+        threading.Event().wait(0.05)
+        assert not asked
+        begun.set_exception(RuntimeError("no compiler"))  # each launch then says so itself
+    assert len(asked) == 1
 
 
 def test_addresses_that_are_no_multiple_of_16_are_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ from electra.ops.dispatch import Kernels, cuda_missing, triton_missing
 
 def compile_sources(kernels: Kernels = "auto", *, device: torch.device, dtype: torch.dtype) -> None:
     """Begin to compile the CUDA kernels that `select` may choose, beside what else a start has to do."""
+    if launches_compile(kernels, device=device):
+        import_module("electra.ops.triton.compiling").begin(device)
     if kernels == "auto" and dtype == torch.bfloat16 and not cuda_missing(device):
         import_module("electra.ops.cuda.compiler").compile_ahead(device)
 
