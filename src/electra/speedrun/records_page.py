@@ -19,7 +19,7 @@ IMAGES = "images/records"
 """Folder of the curves, beside the page."""
 LEAD = "lead.svg"
 """The plot of RTD beside MLM, in that folder."""
-SCORE_COLUMNS = ("minutes", "run", "text", "scored by", "GLUE-5", "std", "CoLA", "SST-2", "MRPC", "STS-B", "RTE")
+SCORE_COLUMNS = ("minutes", "run", "GLUE-5", "std", "CoLA", "SST-2", "MRPC", "STS-B", "RTE", "text", "scored by")
 COST_COLUMNS = (
     *("minutes", "run", "seconds", "RTD loss", "AUC", "MLM loss"),
     *("parameters", "tokens", "FLOPs, real", "FLOPs, paper's rules"),
@@ -105,7 +105,7 @@ def _scores(record: Record, names: Mapping[str, str]) -> tuple[str, ...]:
     scores = record.scores
     tasks = (f"{scores.tasks[name].median:.1f}" for name in GLUE_5)
     glue5 = (f"**{scores.glue5:.1f}**", f"{scores.glue5_std:.1f}")
-    return f"{record.minutes:g}", _link(record, names), record.text, record.scorer, *glue5, *tasks
+    return f"{record.minutes:g}", _link(record, names), *glue5, *tasks, record.text, record.scorer
 
 
 def _cost(record: Record, names: Mapping[str, str]) -> tuple[str, ...]:
