@@ -150,8 +150,10 @@ def pretrain(
     `config` is a TOML file with changed keys, `settings` are single keys; both change the model's config or the preset
     (by default `small`).
     """
+    from electra.config.unread import warn_of_unread
     from electra.interop.continuation import config_of_run
     from electra.pretrain import pretrain as train
+    from electra.train.parallel import is_leader
 
     loaded, start = config_of_run(
         Path(out),
@@ -161,6 +163,8 @@ def pretrain(
         file=None if config is None else Path(config),
         overrides=_overrides(settings),
     )
+    if is_leader():
+        warn_of_unread(loaded)
     return _run(train(loaded, data=Path(data), out=Path(out), start=start))
 
 

@@ -38,6 +38,7 @@ def command() -> None:
 def show(preset: str | None, file: Path | None, help_keys: bool, arguments: tuple[str, ...]) -> None:
     """The whole configuration as TOML, ready for --config: of a preset, a TOML file or a run folder."""
     from electra.config.load import load, load_any, preset_names, to_toml
+    from electra.config.unread import warn_of_unread
 
     name, overrides = (arguments[0], arguments[1:]) if arguments else ("", ())
     if "=" in name or not (name in preset_names() or (name and Path(name).exists())):
@@ -46,6 +47,7 @@ def show(preset: str | None, file: Path | None, help_keys: bool, arguments: tupl
         config = load_any(name, overrides=overrides)
     else:
         raise ConfigError(name, "is a second configuration", fix="leave out --preset and --config")
+    warn_of_unread(config)
     echo(_keys(config) if help_keys else to_toml(config), nl=False)
 
 

@@ -69,11 +69,14 @@ def command(
         config, start = config_of_run(
             out, model=model, generator=generator, preset=preset, file=file, overrides=overrides
         )
+    from electra.config.unread import warn_of_unread
     from electra.hardware import process_began
     from electra.pretrain import dry_run as try_out
     from electra.pretrain import pretrain
     from electra.train.parallel import is_leader
 
+    if is_leader():
+        warn_of_unread(config)
     if dry_run:
         config, trial = try_out(config, data=data, out=out)
         if is_leader():
