@@ -100,6 +100,50 @@ def test_blocks_are_bounded_and_position_and_digest_follow(tmp_path: Path, kind:
     assert blocks.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.parametrize("packing", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_other_separators_give_the_blocks_of_commas(tmp_path: Path, separator: str, packing: str) -> None:
+    """Fields with line ends, quotes and all separators in them; blocks of a few hundred bytes cut anywhere."""
+
+    def blocks(separator: str) -> list[tuple[int, bytes]]:
+        out = io.StringIO()
+        table = csv.writer(out, delimiter=separator, quoting=csv.QUOTE_ALL)
+        table.writerow(["id", "a, b; c", "text"])
+        table.writerows([at, "x;y\tz", "\n".join([*lines, 'a "b"; c,\td'])] for at, lines in enumerate(DOCUMENTS))
+        path = tmp_path / f"{ord(separator)}.csv{packing}"
+        path.write_bytes(PACK[packing](out.getvalue().encode()))
+        found = Blocks(source(path), text_column="text", block_bytes=500)
+        content = [(block.line, block.payload) for block in found]
+        assert found.separator == separator
+        return content
+
+    assert blocks(separator) == blocks(",")
+    assert len(blocks(separator)) > 5
+
+
+def test_a_quoted_comma_in_the_header_is_no_separator(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'"name, first";text\r\nx;"One; two."\r\n')
+    assert read(path) == [["One; two."]]
+    path.write_bytes(b"name;note,text\nx;y,One; two.\n")
+    assert read(path) == [["One; two."]]
+    path.write_bytes(b"text\nOne; two.\n")
+    assert read(path) == [["One; two."]]
+
+
+@pytest.mark.parametrize("packing", PACK)
+def test_tsv_has_ordinary_quotes(tmp_path: Path, packing: str) -> None:
+    lines = [" ".join(document) for document in DOCUMENTS] + ['"Never closed.', 'A "quoted" word, a;b.']
+    path = tmp_path / f"a.tsv{packing}"
+    path.write_bytes(
+        PACK[packing]("".join(f"{line}\r\n" for line in ["a,b\ttext", *(f"0\t{x}" for x in lines)]).encode())
+    )
+    for block_bytes in (300, 1 << 20):
+        assert read(path, block_bytes=block_bytes) == [[clean(line)] for line in lines]
+    with pytest.raises(DataError, match="no column 'body'; found a,b, text"):
+        read(path, column="body")
+
+
 def test_txt_conventions(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(
@@ -240,7 +284,7 @@ def test_promise_18_any_bytes_give_documents_or_a_data_error(
     tmp_path_factory: pytest.TempPathFactory, raw: bytes, block: int
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
-    for kind in (".txt", ".md", ".html", ".jsonl", ".csv", ".txt.gz", ".txt.zst", ".txt.xz"):
+    for kind in (".txt", ".md", ".html", ".jsonl", ".csv", ".tsv", ".txt.gz", ".txt.zst", ".txt.xz"):
         path = folder / f"a{kind}"
         path.write_bytes(raw)
         try:

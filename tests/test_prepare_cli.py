@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from electra.cli.prepare import command
+from electra.shards import build
 from electra.shards.dataset import open_data
 
 
@@ -59,6 +62,33 @@ def test_the_summary_counts(tmp_path: Path) -> None:
     assert "of the characters unknown" in output and "MB/s" in output
     assert "rows        data.length=128 keeps 100.0% of the tokens; " in output
     assert "already prepared; every file verified" in run(*arguments).stdout
+
+
+def test_semicolons_tabs_and_tsv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokens of the same files with commas, with one process or two; a line names the first file of each kind."""
+    monkeypatch.setattr(build, "BLOCK_BYTES", 20_000)
+    some = corpora.documents(600)
+    for name, kinds in {"commas": ",,,,", "others": ";\t;,"}.items():
+        (tmp_path / name).mkdir()
+        for at, separator in enumerate(kinds):
+            with open(tmp_path / name / f"{at}.csv", "w", newline="", encoding="utf-8") as file:
+                table = csv.writer(file, delimiter=separator)
+                table.writerows([["n", "text"], *([n, "\n".join(lines)] for n, lines in enumerate(some[at::5]))])
+        rows = [f'7\t"{" ".join(lines)}\n' for lines in some[4::5]]
+        (tmp_path / name / "4.tsv.gz").write_bytes(gzip.compress("".join(["n\ttext\n", *rows]).encode()))
+    said = {}
+    for name, workers in (("commas", 1), ("others", 2)):
+        out = tmp_path / f"{name}-data"
+        said[name] = run(tmp_path / name, "--out", out, "--vocab-size", "300", "--workers", workers).stderr
+    shards = [corpora.digests(tmp_path / f"{name}-data") for name in said]
+    for one in shards:  # which name the files and their sums
+        del one["data.json"], one["manifest.json"]
+    assert shards[0] == shards[1] and any("train" in file for file in shards[0])
+    assert "between them" not in said["commas"]
+    files = {"semicolons": tmp_path / "others" / "0.csv", "tabs": tmp_path / "others" / "1.csv"}
+    for kind, path in files.items():
+        assert said["others"].count(f"{path}: its fields have {kind} between them\n") == 1
+    assert said["others"].count("between them") == 2
 
 
 def test_given_held_out_text_and_parts(tmp_path: Path) -> None:

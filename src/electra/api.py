@@ -90,11 +90,11 @@ def prepare(
 ) -> PreparedData:
     """A tokenizer and token shards made from text; calling it again continues, or verifies finished data.
 
-    Sources are files (.txt .md .html .jsonl .csv .parquet, also compressed), folders, globs or hf:NAME. In .txt files a
-    blank line ends a document; a .md or .html file is one; elsewhere a row is a document. `encoding` is that of text
-    files that are not UTF-8. `vocab` is a vocabulary to use as it is: a BERT vocab.txt, or the tokenizer of a run, of
-    data, of an export or of `electra:small`. Without it one is trained, of the kind that suits the scripts of the text;
-    it keeps case and accents unless asked otherwise.
+    Sources are files (.txt .md .html .jsonl .csv .tsv .parquet, also compressed), folders, globs or hf:NAME. In .txt
+    files a blank line ends a document; a .md or .html file is one; elsewhere a row is a document. `encoding` is that of
+    text files that are not UTF-8. `vocab` is a vocabulary to use as it is: a BERT vocab.txt, or the tokenizer of a run,
+    of data, of an export or of `electra:small`. Without it one is trained, of the kind that suits the scripts of the
+    text; it keeps case and accents unless asked otherwise.
     """
     from electra.interop.bundled import bundled_folder
     from electra.shards.build import prepare as build

@@ -73,7 +73,7 @@ def command(
 ) -> None:
     """Make a tokenizer and token shards from text.
 
-    SOURCE is a file (.txt .md .html .jsonl .csv .parquet, also .gz .bz2 .xz .zst), a folder, a quoted glob, - for
+    SOURCE is a file (.txt .md .html .jsonl .csv .tsv .parquet, also .gz .bz2 .xz .zst), a folder, a quoted glob, - for
     standard input, or hf:NAME[:CONFIG][/SPLIT] from the hub. In .txt files a line is a paragraph or a sentence and a
     blank line ends a document; a .md or .html file is one document; elsewhere a row is one. Run the same command again
     to continue.

@@ -7,9 +7,11 @@ import io
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from electra.corpus.encodings import Utf8Stream, not_utf8
+from electra.corpus.separators import csv_separator
 from electra.corpus.sources import HUB, PAGES, Source
 from electra.corpus.streams import COMPRESSIONS, Stream
 from electra.errors import ConfigError, DataError
@@ -52,6 +54,8 @@ class Blocks:
         self._block_bytes = block_bytes
         self.position = 0
         self.sha256 = ""
+        self.separator = ""
+        """Between the fields of a .csv, once its first block is there."""
 
     def __iter__(self) -> Iterator[Block]:
         if self._source.format == ".parquet":
@@ -75,7 +79,7 @@ class Blocks:
         if self._source.format in PAGES:
             return self._page(stream)
         lines = self._cut(stream, kind="json", last=_last_line)
-        return lines if self._source.format == ".jsonl" else self._csv(lines)
+        return lines if self._source.format == ".jsonl" else self._table(lines)
 
     def _page(self, stream: Utf8Stream) -> Iterator[Block]:
         """A page is read whole: its end may close what its beginning opened."""
@@ -109,13 +113,20 @@ class Blocks:
                     raise _too_long(self._name, number)
         return Block(source=self._name, kind=kind, line=line, payload=payload)
 
-    def _csv(self, blocks: Iterable[Block]) -> Iterator[Block]:
+    def _table(self, blocks: Iterable[Block]) -> Iterator[Block]:
         csv.field_size_limit(MAX_LINE_BYTES)
-        rows = csv.reader(line for block in blocks for line in io.StringIO(decode(block), newline="\n"))
+        lines: Iterator[str] = (line for block in blocks for line in io.StringIO(decode(block), newline="\n"))
+        first = next(lines, None)
+        if first is None:
+            return
+        lines = chain([first], lines)
+        if self._source.format == ".tsv":  # where a quote is an ordinary character
+            rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        else:
+            self.separator = csv_separator(first)
+            rows = csv.reader(lines, delimiter=self.separator)
         try:
-            header = next(rows, None)
-            if header is None:
-                return
+            header = next(rows, [])
             if self._column not in header:
                 raise missing_column(self._name, self._column, header)
             at = header.index(self._column)

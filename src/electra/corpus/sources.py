@@ -19,7 +19,7 @@ from electra.fsio import commit_dir
 from electra.progress import say
 
 PAGES = (".html", ".htm")
-FORMATS = (".txt", ".md", *PAGES, ".jsonl", ".csv", ".parquet")
+FORMATS = (".txt", ".md", *PAGES, ".jsonl", ".csv", ".tsv", ".parquet")
 STDIN = "-"
 HUB = "hf:"
 _SPLITS = ("train", "validation", "valid", "dev", "test")

@@ -12,6 +12,7 @@ from typing import Any
 
 from electra.corpus.blocks import BLOCK_BYTES, Blocks
 from electra.corpus.sample import sample
+from electra.corpus.separators import say_separator
 from electra.corpus.sources import Source
 from electra.errors import ConfigError, DataError, ElectraError
 from electra.fsio import commit_dir, read_json, read_object, remove_leftovers, write_json
@@ -40,6 +41,8 @@ class _Pass:
     reused: int = 0
     position: int = 0
     text_bytes: int = 0
+    separators: set[str] = field(default_factory=set)
+    """Those of the .csv files so far; a line names the first file of each."""
 
 
 def prepare(
@@ -200,6 +203,9 @@ def _jobs(request: Request, found: dict[str, list[Source]], state: _Pass, *, fin
         for source in sources:
             blocks = Blocks(source, text_column=options.text_column, encoding=options.encoding, block_bytes=BLOCK_BYTES)
             for block in blocks:
+                if blocks.separator not in state.separators:
+                    state.separators.add(blocks.separator)
+                    say_separator(source.path, blocks.separator)
                 index = len(state.units)
                 path, key = unit_path(request.work, index), unit_key(block, options=options, fingerprint=fingerprint)
                 state.units.append(path)

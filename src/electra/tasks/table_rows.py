@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from electra.corpus.separators import csv_separator
 from electra.errors import ConfigError, DataError
 from electra.fsio import open_file
 from electra.jsontext import parse_row
@@ -17,7 +18,6 @@ from electra.tasks.files import MAX_BYTES, MAX_LINES, plain_suffix, read_lines, 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 MAX_FIELD_CHARS = 1 << 24
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-_QUOTED = re.compile(r'"[^"]*"')
 _PARQUET_ROWS = 4096
 
 
@@ -54,7 +54,8 @@ def _csv(path: Path) -> Iterator[TableRow]:
     csv.field_size_limit(MAX_FIELD_CHARS)
     text = read_text(path)
     lines = (line[0] for line in _LINE.finditer(text))  # StringIO would hold it four times
-    separator = _separator(text)
+    first = _LINE.match(text)
+    separator = csv_separator(first[0] if first else "")
     reader = csv.reader(lines, delimiter=separator, strict=True)
     try:
         header = next(reader, [])
@@ -67,13 +68,6 @@ def _csv(path: Path) -> Iterator[TableRow]:
     except csv.Error as error:
         fix = "quote marks inside a field are doubled, and the field stands between quotes"
         raise DataError(path, f"line {reader.line_num}: {error}", fix=fix) from error
-
-
-def _separator(text: str) -> str:
-    """A comma; a semicolon or a tab, as spreadsheets write in many countries, where the header line has no comma."""
-    first = _LINE.match(text)
-    names = _QUOTED.sub("", first[0]) if first else ""
-    return "," if "," in names else max(",;\t", key=names.count)
 
 
 def _tsv(path: Path) -> Iterator[TableRow]:

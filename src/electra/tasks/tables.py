@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from electra.corpus.separators import say_separator
 from electra.errors import DataError, suggest
 from electra.progress import WARNING, say
 from electra.tasks.files import plain_suffix, read_lines
@@ -17,7 +18,6 @@ from electra.tasks.table_rows import FORMATS, TableRow, table_rows
 
 _LISTED = 5
 _MANY_NUMBERS = 20  # ratings of half a star have ten
-_SEPARATORS = {";": "semicolons", "\t": "tabs"}
 
 
 def read_table(
@@ -44,8 +44,8 @@ def read_table(
     empty: dict[str, list[str]] = {}
     unlabelled: list[str] = []
     for row in table_rows(path) if rows is None else rows:
-        if not examples and row.separator in _SEPARATORS:
-            say(f"{path}: its fields have {_SEPARATORS[row.separator]} between them")
+        if not examples:
+            say_separator(path, row.separator)
         example = Example(
             id=str(len(examples)) if id is None else str(_value(row, id, path=path)),
             place=row.place,
