@@ -20,7 +20,8 @@ from tiny_runs import command, make_data, start, times, wait_for
 from electra.cli import main
 from electra.errors import ConfigError, DataError, ElectraError, Resumable
 from electra.model.cost import train_flops
-from electra.reproduce.execute import make_request, progress_of, reproduce
+from electra.reproduce.dry_run import describe
+from electra.reproduce.execute import claim, make_request, progress_of, reproduce
 from electra.reproduce.experiments import experiment
 from electra.reproduce.outcome import read_outcome
 from electra.reproduce.plan import plan
@@ -135,6 +136,8 @@ def test_workers_do_the_same(data: Path, whole: Path, tmp_path: Path) -> None:
 def test_a_run_that_another_experiment_made_is_taken_over(data: Path, tmp_path: Path) -> None:
     first, second, third, fourth = (tmp_path / name for name in ("first", "second", "third", "fourth"))
     assert call(*arguments("negative-results", data, first, "--only", "electra,temperature")).exit_code == 0
+    planned = call(*arguments("lambda", data, second, "--only", "lambda-50", "--reuse", str(first), "--dry-run"))
+    assert f"to be taken from electra of {first}, to be scored" in planned.output and not second.exists()
     done = call(*arguments("lambda", data, second, "--only", "lambda-50", "--reuse", str(first)))
     assert f"lambda-50: its run is electra of {first}" in done.output
     weights = next((first / "runs" / "electra").rglob("model.safetensors"))
@@ -271,6 +274,7 @@ def test_progress_is_read_from_the_folders(data: Path, tmp_path: Path) -> None:
     request = make_request(
         "lambda", data=data, scale="cpu-smoke", out=tmp_path / "out", only=["lambda-1"], overrides=TOY, tokens=TOKENS
     )
+    claim(request)
     (planned,) = request.planned
     assert progress_of(request, planned) == 0
     run = request.run(planned)
@@ -280,11 +284,12 @@ def test_progress_is_read_from_the_folders(data: Path, tmp_path: Path) -> None:
     (run / "metrics.jsonl").unlink()
     reproduce(request)
     assert progress_of(request, planned) == 1
+    assert describe(request).endswith(f"{run}: finished")
 
 
 def test_another_request_is_refused(data: Path, tmp_path: Path) -> None:
     given: dict[str, Any] = {"data": data, "scale": "cpu-smoke", "out": tmp_path / "out", "overrides": TOY}
-    make_request("lambda", tokens=TOKENS, **given)
+    claim(make_request("lambda", tokens=TOKENS, **given))
     for name, changed, message in (
         ("mask-rate", {}, "experiment 'lambda', now 'mask-rate'"),
         ("lambda", {"tokens": 2 * TOKENS}, "changes"),
@@ -292,7 +297,7 @@ def test_another_request_is_refused(data: Path, tmp_path: Path) -> None:
         ("lambda", {"tokens": TOKENS, "overrides": [*TOY, "seed=1"]}, "overrides"),
     ):
         with pytest.raises(ConfigError, match=re.escape(message)):
-            make_request(name, **{**given, **changed})
+            claim(make_request(name, **{**given, **changed}))
 
 
 @pytest.mark.parametrize(

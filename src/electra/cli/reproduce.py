@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Another experiment's folder: runs with the very same settings are taken from it. May be given several times.",
 )
+@click.option("--dry-run", is_flag=True, help="Print what would run, how long and where; run and write nothing.")
 @click.option("--worker", is_flag=True, hidden=True)
 @OVERRIDES
 def command(
@@ -57,6 +58,7 @@ def command(
     rows: int | None,
     together: int | None,
     reuse: tuple[Path, ...],
+    dry_run: bool,
     worker: bool,
     overrides: tuple[str, ...],
 ) -> None:
@@ -71,7 +73,7 @@ def command(
         if value is None:
             raise ConfigError(option, "is missing", fix="electra reproduce NAME --data DATA --out RUN")
     assert data is not None and out is not None
-    from electra.reproduce.execute import make_request, work
+    from electra.reproduce.execute import claim, make_request, work
 
     request = make_request(
         name,
@@ -87,6 +89,12 @@ def command(
         tasks=_names(tasks),
         rows=rows,
     )
+    if dry_run:
+        from electra.reproduce.dry_run import describe
+
+        echo(describe(request, together=together, reuse=reuse))
+        return
+    claim(request)
     if worker:
         for one in request.planned:
             work(request, one)

@@ -73,16 +73,16 @@ def make_request(
     tasks: Sequence[str] = (),
     rows: int | None = None,
 ) -> Request:
-    """The experiment with every configuration checked, and its folder claimed for it.
+    """The experiment with every configuration checked; nothing is written.
 
     `tokens`, `seeds`, `tasks` and `rows` replace the scale's.
     """
     chosen = experiment(name)
     _check_tasks(tasks, glue)
     size = changed_scale(scale_named(scale), tokens=tokens, seeds=seeds, tasks=tasks, rows=rows)
-    prepared = open_data(data)
-    planned = plan(chosen, size, vocab_size=prepared.vocab_size, overrides=overrides, budget=budget, only=only)
-    request = Request(
+    vocab = open_data(data, verify=False).vocab_size
+    planned = plan(chosen, size, vocab_size=vocab, overrides=overrides, budget=budget, only=only)
+    return Request(
         experiment=chosen,
         scale=size,
         data=data,
@@ -93,11 +93,43 @@ def make_request(
         planned=tuple(planned),
         scorer=Scorer(experiment=chosen, scale=size, out=out, glue=glue),
     )
-    with storage(out):
-        _claim(request)
-        if glue is None:
-            passages.write_task(out / TASK, prepared, rows=size.task_rows)
-    return request
+
+
+def claim(request: Request) -> None:
+    """Note what the folder is for, or check that it is for this, and put the task there that is made of the corpus."""
+    prepared = open_data(request.data)
+    with storage(request.out):
+        if check_claim(request):
+            write_json(request.out / REQUEST, asked(request))
+        if request.glue is None:
+            passages.write_task(request.out / TASK, prepared, rows=request.scale.task_rows)
+
+
+def check_claim(request: Request) -> bool:
+    """Whether the folder is still free; ConfigError where it holds another experiment."""
+    if not (request.out / REQUEST).is_file():
+        return True
+    there = read_request(request.out)
+    now = asked(request).items()
+    changed = [f"{key} {there.get(key)!r}, now {value!r}" for key, value in now if there.get(key) != value]
+    if changed:
+        reason = f"{request.out} holds another experiment: {'; '.join(changed)}"
+        raise ConfigError("--out", reason, fix="choose a new folder, or give the same arguments")
+    return False
+
+
+def asked(request: Request) -> dict[str, Any]:
+    """What experiment.json says of a request."""
+    return {
+        "format": 1,
+        "experiment": request.experiment.name,
+        "scale": request.scale.name,
+        "budget": request.budget,
+        "changes": changes(request.scale),
+        "overrides": sorted(request.overrides),
+        "tasks": list(request.scorer.tasks),
+        "data_sha256": sha256_file(request.data / MANIFEST),
+    }
 
 
 def _check_tasks(tasks: Sequence[str], glue: Path | None) -> None:
@@ -110,35 +142,32 @@ def _check_tasks(tasks: Sequence[str], glue: Path | None) -> None:
 
 
 def reproduce(request: Request, *, together: int | None = None, reuse: Sequence[Path] = ()) -> Outcome:
-    """Run what is missing and write down what was found; Diverged at the end where a configuration did.
+    """Run what is missing in the claimed folder and write down what was found; Diverged where a configuration did.
 
     On GPUs `together` configurations run side by side, each in a process of its own; on a CPU one after another,
     unless more are asked for. Runs of the very same settings are taken from the experiments in `reuse`.
     """
     with storage(request.out):
         for one in request.planned:
-            take_over(one, out=request.out, scorer=request.scorer, folders=reuse)
-    skipped = left_out(request.experiment, request.scale, overrides=request.overrides)
-    for name in (name for name in skipped if name not in [one.name for one in request.planned]):
+            take_over(one, out=request.out, ours=asked(request), scorer=request.scorer, folders=reuse)
+    for name in without_time(request):
         say(f"left out, as {request.scale.name} has no time for it: {name} (--only {name} runs it)")
-    scorer = request.scorer
-    todo = [one for one in request.planned if not _finished(request, scorer, one)]
+    todo = [one for one in request.planned if not finished(request, one)]
     if len(todo) < len(request.planned):
         say(f"{len(request.planned) - len(todo)} of {len(request.planned)} configurations are already there")
     if todo:
         title = f"reproduce {request.experiment.name}"
         with watched(title, len(request.planned), lambda: sum(progress_of(request, one) for one in request.planned)):
             device = hardware.device(todo[0].config.train.device)
-            if device.type == "cpu" and (together or 1) == 1:
+            at_once = count_at_once(request, device, together)
+            if device.type == "cpu" and at_once == 1:
                 for one in todo:
                     work(request, one)
                     summarise(request)
             else:
                 workers = [Worker(name=one.name, arguments=_arguments(request, one)) for one in todo]
                 logs = request.out / LOGS
-                count = torch.cuda.device_count()
-                at_once = together or request.scale.together * max(1, count)
-                for _ in side_by_side(workers, logs=logs, together=at_once, gpus=count):
+                for _ in side_by_side(workers, logs=logs, together=at_once, gpus=torch.cuda.device_count()):
                     summarise(request)
     outcome = summarise(request)
     if outcome.diverged:
@@ -146,10 +175,23 @@ def reproduce(request: Request, *, together: int | None = None, reuse: Sequence[
     return outcome
 
 
+def count_at_once(request: Request, device: torch.device, together: int | None) -> int:
+    """How many configurations run side by side; `together` where it was asked for."""
+    usual = 1 if device.type == "cpu" else request.scale.together * max(1, torch.cuda.device_count())
+    return together or usual
+
+
+def without_time(request: Request) -> list[str]:
+    """The configurations that do not fit into the scale's time and were not asked for by name."""
+    planned = [one.name for one in request.planned]
+    skipped = left_out(request.experiment, request.scale, overrides=request.overrides)
+    return [name for name in skipped if name not in planned]
+
+
 def work(request: Request, planned: Planned) -> None:
     """Pre-train one configuration and score it, as far as that is not done; a divergence is noted and left at that."""
     run, scorer = request.run(planned), request.scorer
-    if _finished(request, scorer, planned):
+    if finished(request, planned):
         return
     say(f"{planned.variant.title}: {planned.config.train.steps:,} steps, {_changes(planned)}")
     try:
@@ -201,8 +243,9 @@ def _scored(request: Request, scorer: Scorer, planned: Planned) -> bool:
     return not scorer.missing(planned) and step_reached(request.run(planned)) > 0
 
 
-def _finished(request: Request, scorer: Scorer, planned: Planned) -> bool:
-    return _scored(request, scorer, planned) or (request.run(planned) / DIVERGED).is_file()
+def finished(request: Request, planned: Planned) -> bool:
+    """Whether a configuration is trained and scored, or has diverged."""
+    return _scored(request, request.scorer, planned) or (request.run(planned) / DIVERGED).is_file()
 
 
 def _everything(request: Request) -> list[Planned]:
@@ -210,29 +253,6 @@ def _everything(request: Request) -> list[Planned]:
     vocab = request.planned[0].config.model.vocab_size
     scale = replace(request.scale, fits=0)
     return plan(request.experiment, scale, vocab_size=vocab, overrides=request.overrides, budget=request.budget)
-
-
-def _claim(request: Request) -> None:
-    """Note what the folder is for, or check that it is for this."""
-    asked: dict[str, Any] = {
-        "format": 1,
-        "experiment": request.experiment.name,
-        "scale": request.scale.name,
-        "budget": request.budget,
-        "changes": changes(request.scale),
-        "overrides": sorted(request.overrides),
-        "tasks": list(request.scorer.tasks),
-        "data_sha256": sha256_file(request.data / MANIFEST),
-    }
-    path = request.out / REQUEST
-    if not path.is_file():
-        write_json(path, asked)
-        return
-    there = read_request(request.out)
-    changed = [f"{key} {there.get(key)!r}, now {value!r}" for key, value in asked.items() if there.get(key) != value]
-    if changed:
-        reason = f"{request.out} holds another experiment: {'; '.join(changed)}"
-        raise ConfigError("--out", reason, fix="choose a new folder, or give the same arguments")
 
 
 def _arguments(request: Request, planned: Planned) -> list[str]:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from electra.checkpoint.folder import CONFIG, FACTS, MAY_CHANGE, read_config
 from electra.checkpoint.store import checkpoint_path
@@ -28,27 +28,50 @@ _SCORED_BY = ("scale", "tasks")
 _NEAR = 3  # settings: a run with more other ones is no near miss
 
 
-def take_over(planned: Planned, *, out: Path, scorer: Scorer, folders: Sequence[Path]) -> None:
-    """Put a finished run of the same settings on the same data into the place of one not begun, from `folders`.
+class Twin(NamedTuple):
+    """A finished run of the same settings on the same data."""
 
-    A run whose scores are there too comes before one that is only trained.
+    run: Path
+    scored: bool
+    """Whether its scores serve too."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.run.name} of {_experiment(self.run)}"
+
+
+def find_twin(
+    planned: Planned, *, ours: dict[str, Any], scorer: Scorer, folders: Sequence[Path]
+) -> tuple[Twin | None, str]:
+    """The run in `folders` that can stand in a configuration's place, and otherwise a line that says why none can.
+
+    `ours` is what this experiment's experiment.json says. A run whose scores are there too comes before one that is
+    only trained.
     """
+    same = [run for folder in folders for run in _runs(folder) if _same(run, planned, ours=ours)]
+    scored = [run for run in same if _scored_alike(_experiment(run), ours, scorer) and _scored(run, planned, scorer)]
+    for run in scored or [run for run in same if _has_weights(run, planned)]:
+        return Twin(run, bool(scored)), ""
+    return None, f"{planned.name}: no run to take over{_nearest(planned, folders)}" if folders and not same else ""
+
+
+def take_over(planned: Planned, *, out: Path, ours: dict[str, Any], scorer: Scorer, folders: Sequence[Path]) -> None:
+    """Put the run that `find_twin` finds, with its scores, into the place of one not begun."""
     place = out / RUNS / planned.name
     if place.exists():
         return
-    same = [run for folder in folders for run in _runs(folder) if _same(run, planned, out=out)]
-    scored = [run for run in same if _scored_alike(_experiment(run), out, scorer) and _scored(run, planned, scorer)]
-    for run in scored or [run for run in same if _has_weights(run, planned)]:
-        with commit_dir(place) as aside:
-            shutil.copytree(run, aside, dirs_exist_ok=True, copy_function=_link)
-            commit_files(aside, {CONFIG: to_toml(planned.config).encode()})
-        say(f"{planned.name}: its run is {run.name} of {_experiment(run)}")
-        for there, here in _scores(run, planned, scorer) if scored else ():
-            with commit_dir(here) as aside:
-                shutil.copytree(there, aside, dirs_exist_ok=True)
+    twin, line = find_twin(planned, ours=ours, scorer=scorer, folders=folders)
+    if twin is None:
+        if line:
+            say(line)
         return
-    if folders and not same:
-        say(f"{planned.name}: no run to take over" + _nearest(planned, folders))
+    with commit_dir(place) as aside:
+        shutil.copytree(twin.run, aside, dirs_exist_ok=True, copy_function=_link)
+        commit_files(aside, {CONFIG: to_toml(planned.config).encode()})
+    say(f"{planned.name}: its run is {twin.title}")
+    for there, here in _scores(twin.run, planned, scorer) if twin.scored else ():
+        with commit_dir(here) as aside:
+            shutil.copytree(there, aside, dirs_exist_ok=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,9 +122,9 @@ def _runs(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in (folder / RUNS).glob("*") if (path / FACTS).is_file())
 
 
-def _same(run: Path, planned: Planned, *, out: Path) -> bool:
+def _same(run: Path, planned: Planned, *, ours: dict[str, Any]) -> bool:
     """Whether a run is finished, and is this one."""
-    if read_request(_experiment(run))["data_sha256"] != read_request(out)["data_sha256"]:
+    if read_request(_experiment(run))["data_sha256"] != ours["data_sha256"]:
         return False
     return not _changed(run, planned) and step_reached(run) >= planned.config.train.steps
 
@@ -117,8 +140,8 @@ def _has_weights(run: Path, planned: Planned) -> bool:
     return all(checkpoint_path(run, step).is_dir() for step in wanted)
 
 
-def _scored_alike(folder: Path, out: Path, scorer: Scorer) -> bool:
-    theirs, ours = read_request(folder), read_request(out)
+def _scored_alike(folder: Path, ours: dict[str, Any], scorer: Scorer) -> bool:
+    theirs = read_request(folder)
     if not (folder / RESULTS).is_file() or _rows_of(theirs) != _rows_of(ours):
         return False
     return all(theirs[key] == ours[key] for key in _SCORED_BY) and read_outcome(folder).seeds == scorer.seeds
