@@ -98,6 +98,8 @@ def test_a_smaller_vocabulary_is_announced(tmp_path: Path) -> None:
     output = run(corpora.write_corpus(tmp_path / "a.txt", 40), "--out", tmp_path / "data", "--vocab-size", "20000")
     size = open_data(tmp_path / "data").vocab_size
     assert size < 2000 and f"vocabulary: {size:,} entries, not 20,000: nothing else occurs twice in the text" in output
+    output = run(tmp_path / "a.txt", "--out", tmp_path / "usual")
+    assert f"vocabulary: {size:,} entries: nothing else occurs twice in the text" in output
 
 
 def test_unknown_is_counted_in_characters(tmp_path: Path) -> None:

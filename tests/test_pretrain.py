@@ -475,6 +475,10 @@ def test_a_run_can_start_at_the_words_frequencies(tmp_path: Path, data: Path) ->
 def test_a_vocabulary_size_follows_the_data(
     tmp_path: Path, data: Path, whole: Path, config: Config, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    other = replace(config, model=replace(config.model, vocab_size=30522))
-    pretrain(other, data=data, out=whole)
-    assert "model.vocab_size is 200, as in the data" in capfd.readouterr().err
+    """And a line names it where another one was chosen, not where the preset has another."""
+    usual = load(config.preset).model.vocab_size
+    for chosen, named in ((usual + 1, True), (usual, False)):
+        pretrain(replace(config, model=replace(config.model, vocab_size=chosen)), data=data, out=whole)
+        line = f"model.vocab_size is 200, as in the data, not {chosen}\n"
+        output = capfd.readouterr().err
+        assert (line in output) is named and ("vocab_size" in output) is named

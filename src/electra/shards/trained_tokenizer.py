@@ -42,6 +42,6 @@ def train_tokenizer(part: Sample, *, options: PrepareOptions) -> Tokenizer:
         )
         bar.update(tokenizer.vocab_size)
     if tokenizer.vocab_size < options.vocab_size:
-        few = f"{tokenizer.vocab_size:,} entries, not {options.vocab_size:,}"
-        say(f"vocabulary: {few}: nothing else occurs twice in the text; model.vocab_size will follow")
+        chosen = f", not {options.vocab_size:,}" if options.vocab_size != PrepareOptions().vocab_size else ""
+        say(f"vocabulary: {tokenizer.vocab_size:,} entries{chosen}: nothing else occurs twice in the text")
     return tokenizer

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from electra import hardware
+from electra.config.load import load
 from electra.config.schema import Config
 from electra.config.validate import validate
 from electra.ops.compile_ahead import compile_sources
@@ -47,10 +48,11 @@ def assembled(config: Config, *, data: Path) -> Iterator[tuple[Config, Prepared,
 
 
 def _fit_vocabulary(config: Config, prepared: Prepared) -> Config:
-    """The config with the data's vocabulary size; the data decides it."""
-    if config.model.vocab_size != prepared.vocab_size:
-        if is_leader():
-            say(f"model.vocab_size is {prepared.vocab_size}, as in the data")
-        config = replace(config, model=replace(config.model, vocab_size=prepared.vocab_size))
+    """The config with the data's vocabulary size, which the data decides; a line says so to who chose another."""
+    chosen, actual = config.model.vocab_size, prepared.vocab_size
+    if chosen != actual:
+        if is_leader() and chosen != load(config.preset).model.vocab_size:
+            say(f"model.vocab_size is {actual}, as in the data, not {chosen}")
+        config = replace(config, model=replace(config.model, vocab_size=actual))
     validate(config)
     return config
