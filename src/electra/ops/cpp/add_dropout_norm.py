@@ -12,11 +12,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from electra.ops import NORM_EPS
 from electra.ops.cpp.dropout import Dropout, dropout_of
 from electra.ops.cpp.library import call
+from electra.ops.first_order import first_order_only
 
 
 def add_dropout_norm(
@@ -48,7 +48,7 @@ class _AddDropoutNorm(torch.autograd.Function):
         return y_BLD
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, gradient_BLD: Tensor) -> tuple[Tensor | None, ...]:
         sum_BLD, stats_BL2, gamma_D = ctx.saved_tensors
         dx_BLD = torch.empty_like(sum_BLD)

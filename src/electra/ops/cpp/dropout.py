@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from electra import rng
 from electra.ops.cpp.library import call
+from electra.ops.first_order import first_order_only
 from electra.ops.reference.dropout import index_table
 
 
@@ -50,7 +50,7 @@ class _Dropout(torch.autograd.Function):
         return _dropped(x, drop)
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return _dropped(gradient, ctx.drop), None
 

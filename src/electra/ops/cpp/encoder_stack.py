@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from electra.batches.sequences import Spans
 from electra.ops import NORM_EPS
@@ -24,6 +23,7 @@ from electra.ops.cpp.fold_keys import fold_keys
 from electra.ops.cpp.library import call
 from electra.ops.cpp.stack_attention import Attended, Attention, AttentionInputs, make_attention
 from electra.ops.cpp.weight_gradient import weight_gradient
+from electra.ops.first_order import first_order_only
 from electra.ops.layer_weights import LayerWeights, layers_of, per_layer
 from electra.ops.reference.encoder_stack import CALL_SITES, attention_mask
 from electra.ops.reference.encoder_stack import encoder_stack as reference_encoder_stack
@@ -153,7 +153,7 @@ class _EncoderStack(torch.autograd.Function):
         return x_TD.view(x_BLD.shape)
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     @_without_autocast
     def backward(ctx: Any, gradient_BLD: Tensor) -> tuple[Tensor | None, ...]:
         inputs: StackInputs = ctx.inputs

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from electra.ops import Prediction
 from electra.ops.cpp.library import call
+from electra.ops.first_order import first_order_only
 from electra.ops.reference.linear_cross_entropy import pad_vocabulary, vocabulary_logits
 
 
@@ -39,7 +39,7 @@ class _CrossEntropy(torch.autograd.Function):
         return nll_M, sampled_M
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, d_nll_M: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
         logits_MV, gold_M, lse_M = ctx.saved_tensors
         d_logits_MV = torch.empty_like(logits_MV)

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from electra.ops.cpp.library import call
+from electra.ops.first_order import first_order_only
 from electra.ops.reference.linear_gelu import linear_gelu as reference_linear_gelu
 
 
@@ -34,7 +34,7 @@ class _BiasGelu(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         product, bias_F = ctx.saved_tensors
         d_product, d_bias_F = torch.empty_like(product), torch.empty_like(bias_F)

@@ -21,6 +21,7 @@ from torch import Tensor
 from electra.ops import VOCAB_BLOCK, Prediction
 from electra.ops.cuda.compiler import TILE_BYTES, Kernel
 from electra.ops.cuda.driver import TmaTiles, aligned, launch, multiprocessors
+from electra.ops.first_order import first_order_only
 from electra.ops.triton.hash import bits, uniform, unsigned
 from electra.ops.triton.linear_cross_entropy import WARPS, pad_table, pick, table_gradients
 
@@ -127,6 +128,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return nll_M, sampled_M
 
     @staticmethod
+    @first_order_only
     def backward(ctx: Any, d_nll_M: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
         if d_nll_M is None:
             return None, None, None, None, None

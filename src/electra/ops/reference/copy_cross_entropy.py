@@ -8,11 +8,14 @@ Shapes: M tokens, E embedding size, V vocabulary (padded to whole blocks).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from electra.ops.first_order import first_order_only
 
 CHUNK = 2048  # tokens whose logits exist at a time: 250 MB in fp32 for 30,522 entries
 
@@ -42,6 +45,7 @@ class _CopyCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
+    @partial(first_order_only, fix="plain linear_cross_entropy and `gate` together have one")
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         x, table, bias, copy = (gradient * outer[0].to(gradient.dtype) for gradient in ctx.saved_tensors)
         return x, table, bias, copy, None, None, None

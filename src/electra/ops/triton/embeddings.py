@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from electra.ops import NORM_EPS, Tables
+from electra.ops.first_order import first_order_only
 from electra.ops.triton.add_dropout_norm import BACKWARD_ELEMENTS, MAX_PROGRAMS, tile
 from electra.ops.triton.hash import Dropout, bits, dropout_at, keep_mask, unsigned
 from electra.ops.triton.partial_sums import sum_into
@@ -166,6 +167,7 @@ class _Embeddings(torch.autograd.Function):
         return out_BLE
 
     @staticmethod
+    @first_order_only
     def backward(ctx: Any, gradient_BLE: Tensor) -> tuple[Tensor | None, ...]:
         ids_BL, segments_BL, token_VE, position_PE, segment_2E, gamma_E, mean_T, rstd_T = ctx.saved_tensors
         dropout, (sequences, length), size, device = ctx.dropout, ids_BL.shape, token_VE.shape[1], ids_BL.device

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from electra.batches.sequences import Spans
+from electra.ops.first_order import first_order_only
 from electra.ops.layer_weights import LayerWeights, biases_of, layers_of, matrices_of, per_layer
 from electra.ops.triton.partial_sums import sum_into
 from electra.ops.triton.stack_buffers import (
@@ -98,6 +99,7 @@ class _EncoderStack(torch.autograd.Function):
         return x_KTD[count % len(x_KTD)].view(x_BLD.shape)
 
     @staticmethod
+    @first_order_only
     def backward(ctx: Any, gradient_BLD: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.x_KTD is None:
             raise RuntimeError("an encoder stack runs backward once: it overwrites its saved activations")

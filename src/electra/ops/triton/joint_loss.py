@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from electra.ops.first_order import first_order_only
+
 
 @triton.jit
 def _joint_kernel(  # type: ignore[no-untyped-def]
@@ -48,6 +50,7 @@ class _JointLoss(torch.autograd.Function):
         return loss
 
     @staticmethod
+    @first_order_only
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         rtd, mlm = (ctx.saved_tensors[0] * gradient).unbind()
         return rtd, mlm, None, None, None

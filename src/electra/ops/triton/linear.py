@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from electra.ops.first_order import first_order_only
 from electra.ops.triton.partial_sums import sum_rows
 
 
@@ -29,6 +30,7 @@ class _Linear(torch.autograd.Function):
         return out_TD.view(*x_BLE.shape[:2], -1)
 
     @staticmethod
+    @first_order_only
     def backward(ctx: Any, gradient_BLD: Tensor) -> tuple[Tensor, ...]:
         x_BLE, weight_DE = ctx.saved_tensors
         gradient_TD = gradient_BLD.flatten(0, 1)

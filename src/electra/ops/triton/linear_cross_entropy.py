@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from electra.ops import NEVER, VOCAB_BLOCK, Prediction
+from electra.ops.first_order import first_order_only
 from electra.ops.triton.hash import bits, uniform, unsigned
 from electra.ops.triton.partial_sums import sum_rows
 
@@ -169,6 +170,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return logits_MW, nll_M, sampled_M
 
     @staticmethod
+    @first_order_only
     def backward(
         ctx: Any, d_logits_MW: Tensor | None, d_nll_M: Tensor | None, _: Tensor | None
     ) -> tuple[Tensor | None, ...]:

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from electra.ops import NORM_EPS
+from electra.ops.first_order import first_order_only
 from electra.ops.triton.add_dropout_norm import tile
 from electra.ops.triton.gelu_mlp import gelu, gelu_derivative
 from electra.ops.triton.partial_sums import sum_into
@@ -123,6 +124,7 @@ class _LinearGeluNorm(torch.autograd.Function):
         return out_ME
 
     @staticmethod
+    @first_order_only
     def backward(ctx: Any, gradient_ME: Tensor) -> tuple[Tensor | None, ...]:
         x_MD, weight_ED, preact_ME, gamma_E, mean_M, rstd_M = ctx.saved_tensors
         count, size = preact_ME.shape

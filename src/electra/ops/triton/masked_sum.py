@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from electra.ops.first_order import first_order_only
+
 _BLOCK = 4096
 
 
@@ -47,5 +49,6 @@ class _MaskedSum(torch.autograd.Function):
         return out
 
     @staticmethod
+    @first_order_only
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return ctx.saved_tensors[0] * gradient, None

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from electra.ops.first_order import first_order_only
 from electra.ops.triton.add_dropout_norm import tile
 from electra.ops.triton.gelu_mlp import gelu, gelu_derivative
 from electra.ops.triton.partial_sums import sum_rows
@@ -112,6 +113,7 @@ class _RtdLogits(torch.autograd.Function):
         return logits_T
 
     @staticmethod
+    @first_order_only
     def backward(ctx: Any, gradient_T: Tensor) -> tuple[Tensor | None, ...]:
         x_TD, preact_TD, weight_DD, score_1D = ctx.saved_tensors
         tokens, width = x_TD.shape

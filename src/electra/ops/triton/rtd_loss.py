@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from electra.ops import Detection
+from electra.ops.first_order import first_order_only
 from electra.ops.triton.choose_masked import with_whole_rows
 from electra.ops.triton.partial_sums import sum_into
 
@@ -92,6 +93,7 @@ class _RtdLoss(torch.autograd.Function):
         return loss, stats_N, bce_BL
 
     @staticmethod
+    @first_order_only
     def backward(ctx: Any, gradient: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         (derivative_BL,) = ctx.saved_tensors
         return None if gradient is None else derivative_BL * gradient, None, None, None, None
