@@ -300,6 +300,14 @@ def test_missing_cells_are_named_by_their_row(run: api.Run, tuned: api.FinetuneR
             verb(given)
 
 
+def test_half_a_character_of_a_text_is_left_out_as_in_data(run: api.Run, tuned: api.FinetuneResult) -> None:
+    model, classifier = electra.load(run.path), electra.load(tuned.path)
+    half, whole = "a\ud83d dog", "a dog"
+    assert model.detect(half) == model.detect(whole)
+    np.testing.assert_array_equal(model.encode([half]), model.encode([whole]))
+    assert classifier.predict([half]).rows == classifier.predict([whole]).rows
+
+
 def test_export(place: Path, run: api.Run, tuned: api.FinetuneResult) -> None:
     for name, model in (("hf", run.path), ("hf-tuned", tuned.path)):
         printed = command("export", model, "--out", place / f"{name}-cli")

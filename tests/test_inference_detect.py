@@ -22,6 +22,8 @@ from hypothesis import strategies as st
 from model_folders import MLM, WORDS, make_run
 
 from electra.cli.detect import command
+from electra.cli.encode import command as encode
+from electra.cli.score import command as score
 from electra.errors import CheckpointError, DataError
 from electra.inference.detect import detect, detect_all, probabilities
 from electra.inference.overlapping_windows import best_windows, cut, window_starts
@@ -208,6 +210,9 @@ def test_command_marks_and_json(run: Path) -> None:
 def test_command_refuses_bad_input(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = CliRunner().invoke(command, ["--model", str(run)], input=b"fine\n\xff\xfe\n")
     assert isinstance(done.exception, DataError) and "line 2 is not valid UTF-8" in str(done.exception)
+    for verb in (command, encode, score):  # a byte of the command line that is not UTF-8
+        done = CliRunner().invoke(verb, ["--model", str(run), "caf\udce9"])
+        assert isinstance(done.exception, DataError) and "TEXT: is not valid UTF-8" in str(done.exception)
     assert CliRunner().invoke(command, ["--model", str(run), "--threshold", "1.5", "x"]).exit_code == 2
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)

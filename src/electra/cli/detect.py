@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from electra.cli.lines import echo, waiting_lines
+from electra.cli.lines import echo, typed, waiting_lines
 from electra.terminal import json_text
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ def command(model: Path | None, as_json: bool, threshold: float, texts: tuple[st
     from electra.inference.detect import detect
     from electra.interop.models import load_model
 
+    given = typed(texts)
     loaded = load_model(model or default_model())
-    for text in texts or (line for lines in waiting_lines() for line in lines):
+    for text in given or (line for lines in waiting_lines() for line in lines):
         detection = detect(loaded, text, threshold=threshold)
         if as_json:
             echo(json_text(asdict(detection)))

@@ -92,6 +92,16 @@ def waiting_lines() -> Iterator[list[str]]:
         yield decoded
 
 
+def typed(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """The texts of a command line; DataError where one is not UTF-8."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # Python keeps such a byte as half a surrogate pair
+            raise DataError("TEXT", "is not valid UTF-8", fix="give it as UTF-8") from error
+    return texts
+
+
 def text_chunks(source: str | None, column: str | None, texts: tuple[str, ...]) -> Iterator[Sequence[str]]:
     """The texts of a command line, a file or standard input, in chunks that are computed together; a file that
     cannot be read is refused at once."""
@@ -103,7 +113,7 @@ def text_chunks(source: str | None, column: str | None, texts: tuple[str, ...]) 
     if column is not None and (source is None or plain_suffix(Path(source)) not in FORMATS):
         raise ConfigError("--text", "there are no columns to choose from", fix=f"use one of {' '.join(FORMATS)}")
     if source is None:
-        return iter([texts])
+        return iter([typed(texts)])
     if source == "-":
         return waiting_lines()
     return iter([read_texts(Path(source), column=column)])

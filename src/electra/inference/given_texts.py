@@ -8,9 +8,9 @@ from electra.errors import DataError
 
 
 def require_text(value: object, *, where: str) -> str:
-    """The text itself; DataError for anything else."""
+    """The text itself, without halves of surrogate pairs, as data is read; DataError for anything else."""
     if isinstance(value, str):
-        return value
+        return value if value.isascii() else value.encode(errors="ignore").decode()
     shown = repr(value)
     shown = shown if len(shown) <= 40 else shown[:37] + "..."
     raise DataError(where, f"{shown} is not a text", fix="leave out missing cells, or give an empty text")
