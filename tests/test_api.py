@@ -308,6 +308,13 @@ def test_half_a_character_of_a_text_is_left_out_as_in_data(run: api.Run, tuned: 
     assert classifier.predict([half]).rows == classifier.predict([whole]).rows
 
 
+def test_one_held_out_file_needs_no_list(place: Path, tmp_path: Path) -> None:
+    apart = tmp_path / "apart.txt"
+    apart.write_text("A text of its own, which no other document holds.\n", encoding="utf-8")
+    made = electra.prepare(place / "corpus.txt", out=tmp_path / "data", vocab_size=200, held_out=str(apart), workers=1)
+    assert made.held_out_tokens > 0
+
+
 def test_export(place: Path, run: api.Run, tuned: api.FinetuneResult) -> None:
     for name, model in (("hf", run.path), ("hf-tuned", tuned.path)):
         printed = command("export", model, "--out", place / f"{name}-cli")

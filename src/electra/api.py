@@ -77,7 +77,7 @@ def prepare(
     out: PathLike,
     vocab: PathLike | None = None,
     vocab_size: int = 30522,
-    held_out: Sequence[PathLike] = (),
+    held_out: PathLike | Sequence[PathLike] = (),
     held_out_share: float = 0.005,
     workers: int | None = None,
     text_column: str = "text",
@@ -111,13 +111,12 @@ def prepare(
         min_chars=min_chars,
         held_out_share=held_out_share,
     )
-    names = [str(one) for one in ([sources] if isinstance(sources, PathLike) else sources)]
     result = build(
-        names,
+        _names(sources),
         out=Path(out),
         options=options,
         vocab=None if vocab is None else bundled_folder(Path(vocab)),
-        held_out=[str(one) for one in held_out],
+        held_out=_names(held_out),
         workers=workers,
         worker=None,
     )
@@ -131,6 +130,11 @@ def prepare(
         held_out_tokens=apart["tokens"],
         vocab_size=result.manifest["tokenizer"]["vocab_size"],
     )
+
+
+def _names(paths: PathLike | Sequence[PathLike]) -> list[str]:
+    """Paths as on the command line; a single one stands for a list."""
+    return [str(one) for one in ([paths] if isinstance(paths, PathLike) else paths)]
 
 
 def pretrain(
