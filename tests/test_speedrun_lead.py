@@ -155,6 +155,14 @@ def test_a_run_counts_once_however_often_it_is_written(tmp_path: Path) -> None:
     assert read(path) == [copy, RUNS[3]], "what is said of a run is replaced"
 
 
+def test_a_record_is_added_behind_a_last_line_without_an_end(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    append(path, RUNS[0])
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    append(path, RUNS[1])
+    assert read(path) == RUNS[:2]
+
+
 def test_two_records_of_one_run_are_refused() -> None:
     other = replace(record("faithful", 10, [60.0, 60.0], real=2e17), commit="0ther")
     reason = r"faithful, 10 minutes, seed 1: GLUE-5 73.00 of commit c0ffee and GLUE-5 60.00 of commit 0ther \(take one"

@@ -194,8 +194,9 @@ def append(path: Path, record: Record) -> None:
         lines = read_bytes(path, most=MAX_BYTES).splitlines(keepends=True)
         write_atomic(path, b"".join([*lines[:place], line.encode(), *lines[place + 1 :]]))
         return
+    ends = not there or path.read_bytes().endswith(b"\n")
     with open(path, "ab") as out:
-        out.write(line.encode())
+        out.write((line if ends else f"\n{line}").encode())  # an editor may have left the last line without an end
         out.flush()
         os.fsync(out.fileno())
 
