@@ -21,10 +21,10 @@ from model_folders import RTD, SIZE, VOCAB, make_run
 from tiny_runs import ROOT, make_data, small_config, weights
 from tiny_tuning import healthy, tiny_base, toy
 from torch import Tensor
-from tuned_folders import make_tuned
+from tuned_folders import make_tuned, save_finetuned
 
 from electra.config.finetune import FinetuneConfig
-from electra.finetune.model_folder import load_finetuned, save_finetuned
+from electra.finetune.model_folder import load_finetuned
 from electra.finetune.pretrained import load_pretrained
 from electra.finetune.task_model import HeadSpec
 from electra.finetune.trainer import Trial, train_together

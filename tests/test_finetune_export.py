@@ -14,14 +14,14 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from model_folders import SIZE, VOCAB, make_run
-from tuned_folders import LABELS, loaded, make_tuned, save
+from tuned_folders import LABELS, loaded, make_tuned, save, save_finetuned
 
 from electra.batches.sequences import Sequences
 from electra.cli import main
 from electra.errors import CheckpointError, ConfigError
 from electra.finetune.export import SEQUENCES, SPANS, TOKENS, export_finetuned
 from electra.finetune.head_outputs import head_outputs
-from electra.finetune.model_folder import FinetunedModel, save_finetuned
+from electra.finetune.model_folder import FinetunedModel
 from electra.finetune.results_file import write_results
 from electra.finetune.task_results import SeedScore, Suite, TaskResult
 from electra.inference.predict import predict

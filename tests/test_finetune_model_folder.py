@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_folders import SIZE, VOCAB, make_run
 from relisted import relist
-from tuned_folders import loaded, make_tuned, save
+from tuned_folders import loaded, make_tuned, save, save_finetuned
 
 from electra.batches.sequences import unpack
 from electra.checkpoint.tensors import read_tensors, write_tensors
 from electra.errors import CheckpointError
 from electra.finetune.head_outputs import head_outputs
-from electra.finetune.model_folder import About, load_finetuned, model_folder, save_finetuned
+from electra.finetune.model_folder import About, load_finetuned, model_folder
 from electra.fsio import sha256_file, write_json
 from electra.interop.finetuned_folder import is_finetuned
 from electra.tasks.rows import Features, Kind
@@ -67,12 +67,6 @@ def test_weights_in_other_precisions_are_saved_in_fp32(tmp_path: Path) -> None:
     save_finetuned(tmp_path / "m", tuned, tokenizer=Tokenizer(VOCAB), config=SIZE, about=about, weights=masters)
     for name, tensor in load_finetuned(tmp_path / "m").network.named_parameters():
         assert torch.equal(tensor, masters[name])
-
-
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    save(tmp_path / "model", "classify")
-    with pytest.raises(CheckpointError, match="exists already"):
-        save(tmp_path / "model", "tag")
 
 
 def edit(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 from model_folders import WORDS, make_run
-from tuned_folders import make_tuned
+from tuned_folders import make_tuned, save_finetuned
 
 from electra.errors import CheckpointError, ConfigError
-from electra.finetune.model_folder import save_finetuned
 from electra.finetune.pretrained import Pretrained, load_pretrained
 from electra.inference.encode import encode
 from electra.inference.vector_files import json_lines

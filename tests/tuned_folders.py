@@ -10,9 +10,10 @@ import torch
 from model_folders import SIZE, VOCAB
 
 from electra.config.schema import ModelConfig
-from electra.finetune.model_folder import About, FinetunedModel, load_finetuned, save_finetuned
+from electra.finetune.model_folder import About, FinetunedModel, load_finetuned, write_model
 from electra.finetune.task_model import HeadSpec, TaskModel
 from electra.interop.network import Network
+from electra.manifest import commit_folder
 from electra.ops.dispatch import host_ops
 from electra.tasks.rows import Kind
 from electra.tokenizer.codec import Tokenizer
@@ -43,6 +44,12 @@ def make_tuned(kind: Kind, *, seed: int = 0, config: ModelConfig = SIZE, **chang
         for parameter in tuned.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.8 / config.width**0.5)
     return tuned.eval(), about
+
+
+def save_finetuned(out: Path, network: TaskModel, **about: Any) -> None:
+    """A folder with a model as `electra finetune` puts it there."""
+    with commit_folder(out) as aside:
+        write_model(aside, network, **about)
 
 
 def save(out: Path, kind: Kind, *, config: ModelConfig = SIZE, **changes: Any) -> TaskModel:

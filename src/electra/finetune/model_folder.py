@@ -25,7 +25,7 @@ from electra.interop.finetuned_folder import TASK_FILE, is_finetuned, seed_folde
 from electra.interop.network import Network, shapes_only
 from electra.interop.settings import check_sizes
 from electra.manifest import FILE as MANIFEST
-from electra.manifest import Manifest, commit_folder, read_manifest, read_or_say
+from electra.manifest import Manifest, read_manifest, read_or_say
 from electra.ops.dispatch import Kernels, host_ops
 from electra.records import read_record
 from electra.tasks.rows import Kind
@@ -97,22 +97,6 @@ class FinetunedModel:
     about: About
     path: Path
     """The folder that was read: one seed's."""
-
-
-def save_finetuned(
-    out: Path,
-    network: TaskModel,
-    *,
-    tokenizer: Tokenizer,
-    config: ModelConfig,
-    about: About,
-    weights: Mapping[str, Tensor] | None = None,
-) -> None:
-    """Write a new model folder; `weights` by the network's names where its own are not the fp32 ones."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise CheckpointError(out, "exists already", fix="choose a new folder")
-    with commit_folder(out) as aside:
-        write_model(aside, network, tokenizer=tokenizer, config=config, about=about, weights=weights)
 
 
 def write_model(

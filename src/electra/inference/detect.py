@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from electra.batches.layout import number_ranges
 from electra.finetune.batch_outputs import in_batches
-from electra.inference.overlapping_windows import cut, spans, text_capacity
+from electra.inference.overlapping_windows import cut, text_capacity
 from electra.inference.results import Detection, Detections
 from electra.interop.models import Loaded
 from electra.tokenizer.many_texts import FlatIds, encode_many
@@ -63,5 +64,6 @@ def _probabilities(loaded: Loaded, texts: FlatIds, *, batch_size: int) -> NDArra
     ):
         found_BL = outputs["found"]
         row_starts = np.arange(len(numbers)) * found_BL.shape[1] + in_row[numbers]
-        found_T[spans(windows.best_W[numbers], counts[numbers])] = found_BL.ravel()[spans(row_starts, counts[numbers])]
+        here, there = (number_ranges(first, counts[numbers]) for first in (row_starts, windows.best_W[numbers]))
+        found_T[there] = found_BL.ravel()[here]
     return found_T

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from electra.batches.layout import number_ranges
 from electra.errors import CheckpointError
 from electra.finetune.batching import FlatSequences
 from electra.interop.models import Loaded
@@ -86,10 +87,5 @@ def _sequences(
     places_W = np.cumsum(whole_W) - whole_W + 1  # the first entry of flat sequences is padding
     ids = np.full(1 + int(whole_W.sum()), tokenizer.sep_id, np.int32)
     ids[places_W] = tokenizer.cls_id
-    ids[spans(places_W + 1, sizes_W)] = ids_T[spans(starts_W, sizes_W)]
+    ids[number_ranges(places_W + 1, sizes_W)] = ids_T[number_ranges(starts_W, sizes_W)]
     return FlatSequences(ids=ids, starts=places_W, sizes=whole_W, a_lengths=whole_W.astype(np.int32))
-
-
-def spans(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`start, start + 1, ...` of each span, `size` numbers of it, all spans end to end."""
-    return np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
