@@ -103,6 +103,22 @@ def test_stopped_in_either_beginning_it_ends_with_the_same_bits(stop_after: int,
     assert all(torch.equal(done.weights()[name], whole[name]) for name in whole)
 
 
+@pytest.mark.parametrize("more", [4, 6])
+def test_what_is_saved_after_a_restart_replaces_what_was_saved_before(more: int, tmp_path: Path) -> None:
+    trial, kept = made(CONFIG), Unfinished(tmp_path, {})
+    for steps in (6, more):
+        for _ in range(steps):
+            trial.advance()
+        kept.save(trial)
+        if not trial.restarts:
+            trial.begin_again()
+    second = made(CONFIG)
+    kept.load(second)
+    assert (second.restarts, second.step) == (1, more)
+    assert all(torch.equal(second.weights()[name], tensor) for name, tensor in trial.weights().items())
+    assert len(list(tmp_path.rglob("step-*"))) == 1
+
+
 def test_rows_of_your_own_have_one_restart_and_glue_none() -> None:
     paper = settings("classify", "small", kind="classify")
     assert paper.restarts == 0 == settings("sst2", "small").restarts

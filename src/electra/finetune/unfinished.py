@@ -64,7 +64,8 @@ class Unfinished:
             "execution": _execution(trial),
             "trial": asdict(standing),
         }
-        store.save(self._run(trial.seed), step=trial.step, tensors=tensors, state=state, keep=1)
+        done = trial.restarts * trial.steps + trial.step  # a step after a restart comes after all before it
+        store.save(self._run(trial.seed), step=done, tensors=tensors, state=state, keep=1)
 
     def remove(self, seed: int) -> None:
         """Forget a seed that is done."""
