@@ -386,9 +386,9 @@ class Ops:
     ) -> Callable[[GradNorm], None]:
         """A function that does one step of AdamW in place, without bias correction and with eps outside the root.
 
-        g = gradient / divisor; average = beta1 · average + (1 - beta1) · g; square likewise of g²; then
-        weights -= lr · scale · (average / (√square + eps) + weight_decay · weights). A skipped step changes nothing.
-        `lr` is read at each step; `copy` gets the new weights of the part `copied` in its own precision.
+        g = gradient / divisor, which may replace it where scale > 0; average = beta1 · average + (1 - beta1) · g;
+        square so of g²; then weights -= lr · scale · (average / (√square + eps) + weight_decay · weights). Skipped, it
+        changes nothing. `lr` is read at each step; `copy` gets new weights, of the part `copied`, in its own precision.
         """
         run = self.chosen["adamw"].run
         buffers, settings = (weights_N, gradient_N, average_N, square_N), {"beta1": beta1, "beta2": beta2, "eps": eps}

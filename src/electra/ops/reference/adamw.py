@@ -1,7 +1,8 @@
 """AdamW as the official implementation runs it: no bias correction, eps outside the root, decoupled decay.
 
 torch's fused kernel cannot switch the correction off, but its correction is 1 - beta**step, which is exactly 1 for
-the constant step handed to it here. It takes learning rate, clipping and the skip flag as device tensors.
+the constant step handed to it here. It takes learning rate, clipping and the skip flag as device tensors. Where it
+clips, it leaves the clipped gradient in the gradient's place.
 
 Shapes: N parameters.
 """
@@ -41,10 +42,13 @@ def adamw(
     scales = torch.tensor([scale for scale, _ in together], device=device)
 
     def update(norm: GradNorm) -> None:
-        for ((_, decay), parts), rate in zip(together.items(), (lr * scales).unbind(), strict=True):
+        for ((scale, decay), parts), rate in zip(together.items(), (lr * scales).unbind(), strict=True):
+            gradients = [gradient_N[part] for part in parts]
+            if not scale:  # what moves these weights instead clips their gradient itself
+                gradients = [gradient / norm.divisor for gradient in gradients]
             torch._fused_adamw_(
                 [weights_N[part] for part in parts],
-                [gradient_N[part] for part in parts],
+                gradients,
                 [average_N[part] for part in parts],
                 [square_N[part] for part in parts],
                 [],
@@ -56,7 +60,7 @@ def adamw(
                 eps=eps,
                 amsgrad=False,
                 maximize=False,
-                grad_scale=norm.divisor,
+                grad_scale=norm.divisor if scale else None,
                 found_inf=norm.skipped,
             )
         if copy is not None:
