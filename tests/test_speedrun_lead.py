@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from electra.cli import main
 from electra.errors import DataError
 from electra.finetune.task_results import GLUE_5
+from electra.speedrun import screen
 from electra.speedrun.lead import Series, comparisons, leads
 from electra.speedrun.lead_page import plot, section
 from electra.speedrun.record import Record, TaskScore, append, glue5_of, read
@@ -161,6 +162,17 @@ def test_a_record_is_added_behind_a_last_line_without_an_end(tmp_path: Path) -> 
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
     append(path, RUNS[1])
     assert read(path) == RUNS[:2]
+
+
+def test_a_screen_takes_the_record_of_the_seeds_for_choosing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else a run was scored by since: the same screen may be asked for again, with more trials."""
+    monkeypatch.setattr(screen, "_run", lambda workers, logs, failures: None)
+    chosen = replace(RUNS[0], purpose="choice")
+    for one in (chosen, RUNS[2], replace(RUNS[3], purpose="choice", finetune=("lr=1e-4",))):
+        append(tmp_path / "runs" / "control" / "records.jsonl", one)
+    trial = screen.Trial(name="control", changes=())
+    [found] = screen.screen([trial], data=tmp_path, glue=tmp_path, out=tmp_path, minutes=10)
+    assert found.record == chosen and read(tmp_path / "records.jsonl") == [chosen]
 
 
 def test_two_records_of_one_run_are_refused() -> None:

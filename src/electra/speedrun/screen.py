@@ -131,7 +131,7 @@ def _scoring(run: Path, glue: Path) -> list[str]:
 def _with_record(trial: Trial, out: Path, failures: dict[str, str]) -> Trial:
     failure = failures.get(trial.name, "")
     path = out / RUNS / trial.name / FILE
-    record = None if failure else read(path)[-1]
+    record = None if failure else [one for one in read(path) if one.purpose == "choice" and not one.finetune][-1]
     if record is not None:
         append(out / FILE, record)
     return Trial(name=trial.name, changes=trial.changes, record=record, failure=failure)
