@@ -21,7 +21,8 @@ from torch import Tensor
 from electra.batches.sequences import Sequences, unpack
 from electra.config.finetune import FinetuneConfig
 from electra.config.schema import ModelConfig
-from electra.finetune.task_model import HeadSpec, TaskModel, answerable, depth_scale
+from electra.errors import ConfigError
+from electra.finetune.task_model import HeadSpec, TaskModel, answerable, depth_scale, freeze
 from electra.interop.network import Network
 from electra.model.electra import initialise
 from electra.model.heads import SpanHead
@@ -423,3 +424,15 @@ def test_a_gradient_that_is_not_finite_changes_nothing_in_any_group() -> None:
     skipped = update().skipped
     assert skipped == 1 and torch.equal(master.weights, before)
     assert not master.average.any() and not master.square.any()
+
+
+def test_freezing_everything_is_refused_where_the_head_has_no_weights() -> None:
+    network, layers = Network(SIZE, None, ops=host_ops()), SIZE.layers
+    made = {
+        kind: TaskModel(network.embeddings, network.encoder, HeadSpec(kind=kind, labels=("a", "b")), ops=host_ops())
+        for kind in ("classify", "pairs")
+    }
+    freeze(made["classify"], layers)
+    freeze(made["pairs"], layers - 1)
+    with pytest.raises(ConfigError, match=rf"frozen_layers: {layers} of {layers} layers .* \(at most {layers - 1}\)"):
+        freeze(made["pairs"], layers)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.batches.sequences import Sequences
+from electra.errors import ConfigError
 from electra.finetune.pair_loss import contrastive_loss, graded_loss
 from electra.model.encoder import Encoder
 from electra.model.heads import FORBIDDEN, MeanHead, OutputHead, PlainSpanHead, SpanHead
@@ -207,10 +208,17 @@ def depth_scale(decay: float, layers: int, *, official: bool, frozen: int = 0) -
 
 
 def freeze(network: TaskModel, layers: int) -> None:
-    """Let the embeddings and so many of the lowest layers need no gradient; 0 freezes nothing."""
+    """Let the embeddings and so many of the lowest layers need no gradient; 0 freezes nothing.
+
+    Refused where nothing is left to learn, as of pairs, whose head has no weights.
+    """
     for name, parameter in network.named_parameters():
         if _is_frozen(name, layers):
             parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        there = network.encoder.shape.layers
+        reason = f"{layers} of {there} layers leave nothing to learn: the head of {network.spec.kind} has no weights"
+        raise ConfigError("frozen_layers", reason, fix=f"at most {there - 1}")
 
 
 def _is_frozen(name: str, layers: int) -> bool:
