@@ -13,6 +13,7 @@ from electra.batches.sequences import Spans
 from electra.errors import ConfigError, DataError
 from electra.model.encoder import Encoder
 from electra.pretrain import pretrain
+from electra.shards.dataset import open_data
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,10 @@ def test_held_out_rows_are_the_same_whatever_a_run_learns_from(tmp_path: Path, d
     assert found[0] == found[1] and found[0]["step"] == 0
 
 
-def test_too_little_data_is_one_line(tmp_path: Path, data: Path) -> None:
-    overrides = ["data.layout=packed", "data.length=100000", "model.positions=100000"]
-    with pytest.raises(DataError, match="holds no whole sequence"):
-        pretrain(small_config(*overrides), data=data, out=tmp_path / "run")
+def test_too_little_data_is_one_line_that_names_the_part(tmp_path: Path, data: Path) -> None:
+    parts = open_data(data)
+    between = (parts.train.n_tokens + parts.held_out.n_tokens) // 2
+    for length in (between, 100_000):  # a row of the first length is filled by the training text alone
+        overrides = ["data.layout=packed", f"data.length={length}", f"model.positions={length}"]
+        with pytest.raises(DataError, match="held-out data: holds no whole sequence"):
+            pretrain(small_config(*overrides), data=data, out=tmp_path / str(length))

@@ -141,7 +141,7 @@ class _Run:
             device=device,
             share=world.share,
         )
-        held_out = Stream(prepared.held_out, held_out_rows(config.data), specials, seed=HELD_OUT_SEED)
+        held_out = Stream(prepared.held_out, held_out_rows(config.data), specials, seed=HELD_OUT_SEED, of="held-out")
         count = min(config.evaluate.sequences, held_out.epoch(0).layout.count)
         self.held_out = torch.from_numpy(held_out.take(Cursor(), count)[0])
         self.saver = Saver(out, keep=config.checkpoint.keep)

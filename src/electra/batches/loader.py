@@ -34,10 +34,10 @@ class Epoch:
 
 
 class Stream:
-    """The endless, addressed stream of training sequences."""
+    """The endless, addressed stream of sequences; `of` names the data in errors."""
 
-    def __init__(self, split: Split, data: DataConfig, specials: Specials, *, seed: int) -> None:
-        self._split, self._data, self._specials, self._seed = split, data, specials, seed
+    def __init__(self, split: Split, data: DataConfig, specials: Specials, *, seed: int, of: str = "training") -> None:
+        self._split, self._data, self._specials, self._seed, self._of = split, data, specials, seed, of
         self._epochs: dict[int, Future[Epoch]] = {}
         self._lock = threading.Lock()
 
@@ -66,9 +66,8 @@ class Stream:
         try:
             layout = plan_epoch(self._split, self._data, self._specials, seed=self._seed, epoch=number)
             if layout.count == 0:
-                raise DataError(
-                    "training data", "holds no whole sequence", fix="prepare more text or lower data.length"
-                )
+                fix = "prepare more text or lower data.length"
+                raise DataError(f"{self._of} data", "holds no whole sequence", fix=fix)
             epoch.set_result(Epoch(number, layout, permutation(layout.count, seed=self._seed, epoch=number)))
         except BaseException as error:  # raised where the epoch is asked for
             epoch.set_exception(error)
