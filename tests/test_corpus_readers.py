@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import lzma
+import os
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -249,6 +250,16 @@ def test_promise_20_damaged_tables(tmp_path: Path, name: str, content: bytes, me
     with pytest.raises(DataError, match=message) as error:
         read(path, block_bytes=4 << 20)
     assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["a.parquet.gz", "a.txt.gz"])
+def test_a_file_that_cannot_be_unpacked_is_closed(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / kind
+    path.write_bytes(gzip.compress(b"PAR1" * 1000)[:-20])
+    with pytest.raises(DataError, match="ends too early") as caught:  # whose frames still hold what they opened
+        list(Blocks(Source(name=kind, path=path, format=file_format(path) or ""), text_column="text"))
+    held = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    assert str(path) not in held and caught.tb is not None
 
 
 def test_parquet_columns(tmp_path: Path) -> None:

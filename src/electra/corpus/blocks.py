@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import tempfile
@@ -61,15 +62,12 @@ class Blocks:
         if self._source.format == ".parquet":
             yield from self._parquet()
             return
-        stream = Stream(self._source.path, name=self._name)
-        try:
+        with contextlib.closing(Stream(self._source.path, name=self._name)) as stream:
             html = self._source.format in PAGES
             for block in self._split(Utf8Stream(stream, encoding=self._encoding, html=html)):
                 self.position = stream.position
                 yield block
             self.position, self.sha256 = stream.position, stream.sha256
-        finally:
-            stream.close()
 
     def _split(self, stream: Utf8Stream) -> Iterator[Block]:
         if self._source.format == ".txt":
@@ -157,10 +155,9 @@ class Blocks:
         with tempfile.TemporaryFile() as unpacked:
             packed = path.suffix.lower() in COMPRESSIONS
             if packed:  # Parquet is read from the back, which a compressed stream cannot do
-                stream = Stream(path, name=self._name)
-                while piece := stream.read(1 << 20):
-                    unpacked.write(piece)
-                stream.close()
+                with contextlib.closing(Stream(path, name=self._name)) as stream:
+                    while piece := stream.read(1 << 20):
+                        unpacked.write(piece)
             try:
                 with pyarrow.parquet.ParquetFile(
                     unpacked if packed else path, pre_buffer=False, buffer_size=1 << 20
