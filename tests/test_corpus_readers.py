@@ -10,6 +10,7 @@ import io
 import json
 import lzma
 import os
+import re
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -349,8 +350,36 @@ def test_folders_globs_and_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no text in this folder"):
         names(str(tmp_path / "empty"))
     (tmp_path / "empty" / "a.txt").symlink_to("nowhere")
-    with pytest.raises(DataError, match=r"a\.txt: is not a file that can be read"):
+    with pytest.raises(
+        DataError, match=r"a\.txt: is a link to nowhere, which is not there \(mend or remove the link\)"
+    ):
         names(str(tmp_path / "empty"))
+    (tmp_path / "empty" / "a.txt").unlink()
+    os.mkfifo(tmp_path / "empty" / "a.txt")
+    with pytest.raises(DataError, match=r"a\.txt: is not a file \(take it out\)"):
+        names(str(tmp_path / "empty"))
+
+
+def test_a_linked_folder_is_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "far away").mkdir()
+    (tmp_path / "far away" / "b.txt").write_text("b")
+    (tmp_path / "texts").mkdir()
+    link = tmp_path / "texts" / "far away"
+    link.symlink_to("../far away")
+
+    def names(*given: Path) -> list[str]:
+        return [one.name for one in resolve([str(one) for one in given], spool=tmp_path / "spool", text_column="text")]
+
+    fix = re.escape(f"(links to folders are not followed: name '{link}')")
+    with pytest.raises(DataError, match=f"texts: no text in this folder; .*{fix}"):
+        names(tmp_path / "texts")
+    (tmp_path / "texts" / "a.txt").write_text("a")
+    assert names(tmp_path / "texts") == ["a.txt"]
+    assert (
+        f"1 linked folder left out (name what you want of it as a source of its own): '{link}'"
+        in capsys.readouterr().err
+    )
+    assert names(tmp_path / "texts", link) == ["a.txt", "b.txt"]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections import Counter
@@ -16,12 +17,13 @@ from typing import BinaryIO
 from electra.corpus.streams import COMPRESSIONS
 from electra.errors import ConfigError, DataError
 from electra.fsio import commit_dir
-from electra.progress import say
+from electra.progress import WARNING, counted, say
 
 PAGES = (".html", ".htm")
 FORMATS = (".txt", ".md", *PAGES, ".jsonl", ".csv", ".tsv", ".parquet")
 STDIN = "-"
 HUB = "hf:"
+_LISTED = 5  # linked folders
 _SPLITS = ("train", "validation", "valid", "dev", "test")
 _KNOWN = "known are " + " ".join(FORMATS) + ", each also with " + " ".join(COMPRESSIONS)
 
@@ -77,20 +79,29 @@ def _file(path: Path, *, name: str) -> Source:
     kind = file_format(path)
     if kind is None:
         raise DataError(path, f"the name does not say what is in the file; {_KNOWN}", fix="rename it")
-    if not path.is_file() or not os.access(path, os.R_OK):
-        raise DataError(path, "is not a file that can be read")
+    if path.is_symlink() and not path.exists():
+        raise DataError(path, f"is a link to {os.readlink(path)}, which is not there", fix="mend or remove the link")
+    if not path.is_file():
+        raise DataError(path, "is not a file", fix="take it out")
+    if not os.access(path, os.R_OK):
+        raise DataError(path, "may not be read", fix="give yourself the right to, or take it out")
     return Source(name=name, path=path, format=kind)
 
 
 def _folder(folder: Path, *, skip: Path | None) -> list[Source]:
-    """Files of known formats, recursively; hidden ones and the output folder are not part of the corpus."""
+    """Files of known formats, recursively; hidden ones and the output folder are not part of the corpus.
+
+    Links to folders are named and not followed, since they may lead back to where they stand.
+    """
     found: list[Source] = []
     left: Counter[str] = Counter()
+    linked: list[str] = []
     skipped = skip.resolve() if skip else None
     for place, folders, files in os.walk(folder):
         folders[:] = [
             name for name in folders if not name.startswith(".") and (Path(place) / name).resolve() != skipped
         ]
+        linked += [str(path) for name in folders if (path := Path(place) / name).is_symlink()]
         for file in files:
             path = Path(place) / file
             if file.startswith("."):
@@ -100,11 +111,17 @@ def _folder(folder: Path, *, skip: Path | None) -> list[Source]:
             else:
                 left[path.suffix.lower() or "without a suffix"] += 1
     others = ", ".join(f"{count} {suffix}" for suffix, count in left.most_common(9))
+    links = " ".join(map(shlex.quote, sorted(linked)[:_LISTED])) + " ..." * (len(linked) > _LISTED)
     if not found:
         there = f" ({others} are there)" if left else ""
-        raise DataError(folder, f"no text in this folder{there}; {_KNOWN}")
+        fix = f"links to folders are not followed: name {links}" if linked else ""
+        raise DataError(folder, f"no text in this folder{there}; {_KNOWN}", fix=fix)
     if left:
-        say(f"{folder}: {left.total()} files left out, as their names are not those of text: {others}")
+        names = "as its name is not that of text" if left.total() == 1 else "as their names are not those of text"
+        say(f"{folder}: {counted(left.total(), 'file')} left out, {names}: {others}")
+    if linked:
+        kept = counted(len(linked), "linked folder")
+        say(f"{WARNING} {folder}: {kept} left out (name what you want of it as a source of its own): {links}")
     return sorted(found, key=lambda source: source.name)
 
 
