@@ -129,12 +129,12 @@ def test_the_no_answer_threshold_follows_the_head(
 
 
 def test_glue(model: Path, data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
+    out = tmp_path / "my scores"
     result = done("glue", "--model", model, "--data", data, "--out", out, "--tasks", "rte,cola", *FAST)
     assert [line.split()[0] for line in result.stdout.splitlines()[1:3]] == ["RTE", "CoLA"]
     assert "average over CoLA, RTE (2 of the 8 GLUE tasks), on subsets of CoLA, RTE" in result.stdout
     assert "RTE: subset of train: 24 of 2,490 rows" in result.stdout
-    assert f"done: {out}  (again at any time: electra evaluate {out})" in result.stdout
+    assert f"done: {out}  (again at any time: electra evaluate '{out}')" in result.stdout
     assert "2 tasks, 1 seed each" in result.stderr
     assert (out / "leaderboard" / "CoLA.tsv").is_file() and not (out / "cola" / "seed-0" / "task.json").exists()
     again = done("glue", "--model", model, "--data", data, "--out", out, "--tasks", "rte,cola", *FAST)

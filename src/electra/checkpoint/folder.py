@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -226,7 +227,7 @@ def _check_same(out: Path, config: Config, prepared: Prepared, *, data: str, len
     if changed := [row for row in diff(load(file=out / CONFIG), config) if row[0] not in free]:
         longer = {row[0] for row in changed} <= set(LENGTHENS)
         wanted = " ".join(f"{key}={new}" for key, _, new in changed)
-        lengthen = f"to lengthen it: electra pretrain --resume {out} {wanted}; or " if longer else ""
+        lengthen = f"to lengthen it: electra pretrain --resume {shlex.quote(str(out))} {wanted}; or " if longer else ""
         reason = f"holds a run with another config: {_listing(changed)}"
         raise ConfigError(str(out), reason, fix=f"{lengthen}use another --out")
     if _known_data(out) != data:

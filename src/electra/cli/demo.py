@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,8 @@ def command(out: Path, minutes: float | None, from_zero: bool) -> None:
     for line in _from_zero(result) if from_zero else _adapted(result):
         echo(f"  {line}")
     echo(f"  Took {clock(result.seconds)}. Next, with sentences of yours:")
-    echo(f'  {program()} detect --model {result.run} "..."')
-    echo(f'  echo "..." | {program()} predict --model {result.tuned} --input -')
+    echo(f'  {program()} detect --model {shlex.quote(str(result.run))} "..."')
+    echo(f'  echo "..." | {program()} predict --model {shlex.quote(str(result.tuned))} --input -')
 
 
 def _adapted(result: DemoResult) -> list[str]:

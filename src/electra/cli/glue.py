@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -59,4 +60,4 @@ def command(
     )
     show(suite)
     say(f"{counted(len(suite.results), 'task')}, {counted(seeds, 'seed')} each, in {clock(time.monotonic() - began)}")
-    echo(f"done: {out}  (again at any time: {program()} evaluate {out})")
+    echo(f"done: {out}  (again at any time: {program()} evaluate {shlex.quote(str(out))})")

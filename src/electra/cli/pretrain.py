@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -84,4 +85,5 @@ def command(
         return
     run = pretrain(config, data=data, out=out, start=start, began=process_began(), lengthen=resume is not None)
     if is_leader():
-        echo(f"done: {run}  (next: {program()} export {run} --out DIR, {program()} detect --model {run} TEXT)")
+        named = shlex.quote(str(run))
+        echo(f"done: {run}  (next: {program()} export {named} --out DIR, {program()} detect --model {named} TEXT)")

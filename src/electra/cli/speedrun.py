@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def train(
         began=process_began(),
     )
     took = f"{elapsed_seconds(run):.1f} s of {60 * minutes:g}"
-    echo(f"done: {run}, {took}  (next: {program()} speedrun score --run {run} --glue GLUE)")
+    echo(f"done: {run}, {took}  (next: {program()} speedrun score --run {shlex.quote(str(run))} --glue GLUE)")
 
 
 @command.command()

@@ -7,6 +7,7 @@ median score, which is the score that is reported.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -158,7 +159,7 @@ def model_folder(folder: Path) -> Path:
     if (folder / TASK_FILE).is_file():
         return folder
     if is_bundled(folder) or (folder / "config.toml").is_file():
-        fix = f"fine-tune it first: electra finetune TASK FILE --model {folder}"
+        fix = f"fine-tune it first: electra finetune TASK FILE --model {shlex.quote(str(folder))}"
         raise CheckpointError(folder, "is not a fine-tuned model but a pre-trained one", fix=fix)
     if not folder.is_dir():
         raise CheckpointError(folder, "is a file" if folder.is_file() else "no such folder", fix=_ACCEPTED)
