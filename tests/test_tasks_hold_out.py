@@ -65,8 +65,10 @@ def test_how_many_rows(rows: int, held: int) -> None:
 
 
 def test_too_few_rows_are_one_line() -> None:
-    with pytest.raises(DataError, match=r"rows.csv: 2 rows are too few to hold some out \(give more, or a file"):
+    with pytest.raises(DataError, match=r"rows.csv: 2 rows with 2 different texts are too few to hold some out \("):
         split(made(["a", "b"]))
+    with pytest.raises(DataError, match=r"rows.csv: 80 rows with 1 different text are too few to hold some out \("):
+        split([Example(id=str(at), text="the same", label="ab"[at % 2]) for at in range(80)])
 
 
 def test_numbers_and_several_labels_have_strata_too() -> None:

@@ -285,7 +285,8 @@ def test_conll_columns(tmp_path: Path) -> None:
         ("a O\nb X O\n", {}, "line 2 has 3 columns, the lines before have 2"),
         ("a O\n\nb\n", {}, "line 3 has 1 columns"),
         ("a O\n", {"tag": 2}, "the tag column is 2, but the lines have 2 columns"),
-        ("a\n", {}, "words and tags would come from the same column 0"),
+        ("\na\n", {}, r"line 2 has one column \(a word, then a tab or a space, then its tag\)"),
+        ("a O\n", {"tag": 0}, "words and tags would come from the same column 0"),
         ("a\t\n", {}, "line 1: the tag is empty"),
     ],
 )

@@ -208,6 +208,8 @@ def test_tables_that_cannot_be(tmp_path: Path) -> None:
         own(tmp_path, "classify", text="body")
     with pytest.raises(DataError, match="train.csv: column 'label' has one label only: 'no'"):
         own(tmp_path, "classify", train=1)
+    with pytest.raises(DataError, match=r"train.csv: column 'label' has one number only: 1.5 \(name another column"):
+        own(tmp_path, "regress", train=1)
     files = {
         "train": task_files.table(tmp_path / "train.csv", 8),
         "dev": task_files.table(tmp_path / "dev.csv", 4),
@@ -455,6 +457,19 @@ def test_defect_labels_that_differ_in_case_are_named(tmp_path: Path, capsys: pyt
     assert warning in capsys.readouterr().err.splitlines()
     classes(tmp_path, *["neg", "pos"] * 5)
     assert "warning" not in capsys.readouterr().err
+
+
+def test_defect_labels_that_hold_another_separator_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("text,label\n" + "".join(f"row {at},{['a;b', 'b;c', 'c'][at % 3]}\n" for at in range(30)))
+    columns: dict[str, Any] = {"text": "text", "pair": None, "label": "label", "kind": "multilabel"}
+    load_table("mine", {"train": path}, tokenizer=TOKENIZER, config=PLAIN, **columns)
+    reason = "labels with ';' in them, such as 'a;b', are one label each; --separator ';' takes them apart"
+    assert f"warning: {path}: {reason}" in capsys.readouterr().err.splitlines()
+    data = load_table("mine", {"train": path}, separator=";", tokenizer=TOKENIZER, config=PLAIN, **columns)
+    assert data.task.labels == ("a", "b", "c") and "warning" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("labels", [[f"id-{at}" for at in range(30)], [f"{at / 7:.3f}" for at in range(30)]])

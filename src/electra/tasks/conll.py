@@ -45,7 +45,7 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = -1) -> list[Sente
         fields = content.split("\t") if "\t" in content else _BLANKS.split(content.strip(" "))
         if not width:
             width = len(fields)
-            _check_columns(path, width, word=word, tag=tag)
+            _check_columns(path, width, line=line, word=word, tag=tag)
         if len(fields) != width:
             fix = "every word's line needs the same columns, sentences end with a blank line"
             raise DataError(path, f"line {line} has {len(fields)} columns, the lines before have {width}", fix=fix)
@@ -136,9 +136,11 @@ def chunk_tags(sentences: Iterable[Sentence], scheme: Scheme) -> tuple[str, ...]
     return (OUTSIDE, *(f"{prefix}-{kind}" for kind in kinds for prefix in _PREFIXES[scheme]))
 
 
-def _check_columns(path: Path, width: int, *, word: int, tag: int | None) -> None:
+def _check_columns(path: Path, width: int, *, line: int, word: int, tag: int | None) -> None:
     for role, column in (("word", word), ("tag", tag)):
         if column is not None and not -width <= column < width:
             raise DataError(path, f"the {role} column is {column}, but the lines have {width} columns, from 0")
+    if tag is not None and width == 1:
+        raise DataError(path, f"line {line} has one column", fix="a word, then a tab or a space, then its tag")
     if tag is not None and word % width == tag % width:
         raise DataError(path, f"words and tags would come from the same column {word % width}", fix="name another")

@@ -10,6 +10,7 @@ import numpy as np
 
 from electra.batches.order import permutation
 from electra.errors import DataError
+from electra.progress import counted
 from electra.tasks.rows import Example, Kind
 from electra.tasks.tables import label_names
 
@@ -56,7 +57,7 @@ def hold_out(
                 held.update(members[at])
                 taken += len(members[at])
     if not held:
-        reason = f"{len(rows)} rows are too few to hold some out"
+        reason = f"{counted(len(rows), 'row')} with {counted(len(home), 'different text')} are too few to hold some out"
         raise DataError(where, reason, fix="give more, or a file of its own with --dev")
     train = [row for number, row in enumerate(rows) if number not in held]
     return train, [row for number, row in enumerate(rows) if number in held]

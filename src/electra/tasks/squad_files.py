@@ -14,6 +14,7 @@ from electra.tasks.rows import Question
 
 MAX_BYTES = 256 << 20
 """Of a SQuAD file; the largest published one has 42 MB."""
+_FORM = "as in SQuAD: data > paragraphs > context, qas"
 PREDICTIONS_FILE, NULL_ODDS_FILE = "predictions.json", "null_odds.json"
 
 _TYPES: dict[type, str] = {str: "text", list: "list", dict: "object", int: "whole number", bool: "true or false"}
@@ -82,7 +83,7 @@ def write_predictions(
 
 
 def _entries(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    whole = read_json(path, most=MAX_BYTES)
+    whole = read_json(path, most=MAX_BYTES, fix=_FORM)
     for a, article in enumerate(_get(whole, "data", list, where=path), 1):
         for p, paragraph in enumerate(_get(article, "paragraphs", list, where=f"{path}, article {a}"), 1):
             where = f"{path}, article {a}, paragraph {p}"
@@ -95,9 +96,9 @@ def _entries(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def _get(value: Any, key: str, kind: type, *, where: object) -> Any:
     if not isinstance(value, dict):
-        raise DataError(where, "is not a JSON object", fix="as in SQuAD: data > paragraphs > context, qas")
+        raise DataError(where, "is not a JSON object", fix=_FORM)
     if key not in value:
-        raise DataError(where, f"has no '{key}'", fix="as in SQuAD: data > paragraphs > context, qas")
+        raise DataError(where, f"has no '{key}'", fix=_FORM)
     found = value[key]
     if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
         raise DataError(where, f"'{key}' must be a {_TYPES[kind]}, not {_abbreviated(found)}")

@@ -18,6 +18,7 @@ from electra.tasks.table_rows import FORMATS, TableRow, table_rows
 
 _LISTED = 5
 _MANY_NUMBERS = 20  # ratings of half a star have ten
+_BETWEEN_LABELS = ";|"
 
 
 def read_table(
@@ -104,10 +105,15 @@ def labels_of(examples: Iterable[Example]) -> tuple[str, ...]:
 
 
 def warn_of_labels(labels: Sequence[str], *, kind: Kind, path: Path) -> None:
-    """A warning where classes are many numbers, or labels differ in nothing but upper and lower case."""
+    """A warning where classes are many numbers, differ in upper and lower case alone, or look like several in one."""
     if kind == "classify" and len(labels) > _MANY_NUMBERS and all(map(_is_number, labels)):
         count = f"{len(labels):,} different numbers are a class each"
         say(f"{WARNING} {path}: {count}; if they measure something, use electra finetune regress")
+    for mark in _BETWEEN_LABELS if kind == "multilabel" else "":
+        joined = [name for name in labels if mark in name.strip(mark)]
+        if 2 * len(joined) >= len(labels):
+            reason = f"labels with '{mark}' in them, such as '{joined[0]}', are one label each"
+            say(f"{WARNING} {path}: {reason}; --separator '{mark}' takes them apart")
     spellings: dict[str, list[str]] = {}
     for name in labels:
         spellings.setdefault(name.casefold(), []).append(name)

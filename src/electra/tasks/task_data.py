@@ -125,10 +125,15 @@ def load_table(
     whole = read("train")
     labels = () if kind == "regress" else labels_of(whole)
     if kind != "regress" and len(labels) < 2:
-        raise DataError(files["train"], f"column '{label}' has one label only: '{''.join(labels)}'")
+        reason = f"column '{label}' has one label only: '{''.join(labels)}'"
+        raise DataError(files["train"], reason, fix="a task needs two; name another column with --label")
     scale = 1.0
     if kind == "regress":
-        scale = max(1e-6, float(np.abs([float(one.label) for one in whole]).max()))  # type: ignore[arg-type]
+        numbers = [float(one.label) for one in whole]  # type: ignore[arg-type]
+        if min(numbers) == max(numbers):
+            reason = f"column '{label}' has one number only: {numbers[0]:g}"
+            raise DataError(files["train"], reason, fix="name another column with --label")
+        scale = max(1e-6, float(np.abs(numbers).max()))
     task = Task(name=name, title=name, kind=kind, labels=labels, metrics=METRICS[kind], scale=scale)
     encode = _sequence_encoder(task, tokenizer=tokenizer, length=config.length)
     if "dev" in files:
