@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from electra.cli.prepare import summary
 from electra.errors import DataError
+from electra.progress import counted
 from electra.shards.build import prepare
 from electra.shards.dataset import open_data
 from electra.shards.held_out import LEAST_TOKENS, PIECE_TOKENS, HeldOut, choose_held_out, divide
@@ -179,7 +180,7 @@ def test_defect_a_file_without_blank_lines_is_not_a_third_held_out(tmp_path: Pat
     counters = data.manifest["counters"]
     assert counters["documents_split"] >= 1
     assert f"{data.held_out.n_tokens:,} tokens ({data.held_out.n_tokens / total:.1%})" in said
-    assert f"{counters['documents_split']} long documents are split between both" in said
+    assert f"{counted(counters['documents_split'], 'long document')} split between both" in said
 
 
 def test_defect_a_small_corpus_keeps_more_than_noise(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 import click
 
 from electra.cli.lines import echo, echo_data, text_chunks
+from electra.progress import counted
 
 
 @click.command("encode")
@@ -56,7 +57,7 @@ def command(
         rows = [text for chunk in chunks for text in chunk]
         vectors = encode(loaded, rows, pooling=pooling, batch_size=batch_size)
         write_vectors(out, rows, vectors)
-        echo(f"{out}: {vectors.shape[0]:,} vectors of {vectors.shape[1]}", err=True)
+        echo(f"{out}: {counted(vectors.shape[0], 'vector')} of {vectors.shape[1]}", err=True)
         return
     for chunk in chunks:
         for line in json_lines(chunk, encode(loaded, chunk, pooling=pooling, batch_size=batch_size)):

@@ -69,7 +69,7 @@ def command(
         table_row,
         write_predictions,
     )
-    from electra.progress import say
+    from electra.progress import counted, say
 
     chosen = form_of(out, form)
     loaded = load_finetuned(model)
@@ -97,7 +97,7 @@ def command(
         sys.stdout.flush()
     if out is not None:
         write_predictions(out, kept, chosen)
-        echo(f"{out}: {len(kept):,} rows, {about.title}", err=True)
+        echo(f"{out}: {counted(len(kept), 'row')}, {about.title}", err=True)
 
 
 def _stdin_rows(about: About) -> Iterator[InputRows]:

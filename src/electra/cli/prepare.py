@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from electra.cli.lines import echo
+from electra.progress import counted
 
 if TYPE_CHECKING:
     from electra.shards.options import PrepareOptions, TokenizerName
@@ -139,12 +141,11 @@ def summary(result: Result) -> str:
         *([f"{counters['dropped_also_held_out']:,} also held out"] if counters["dropped_also_held_out"] else []),
     ]
     split = counters.get("documents_split", 0)  # not counted in older data
-    parts = f"; {split:,} long documents are split between both" if split else ""
+    parts = f"; {counted(split, 'long document')} split between both" if split else ""
     lines = [
         f"{result.folder}: " + ("already prepared; every file verified" if result.already_done else "prepared"),
-        f"  training    {train['documents']:,} documents, {train['sentences']:,} sentences, {train['tokens']:,} tokens",
-        f"  held out    {held_out['documents']:,} documents, {held_out['sentences']:,} sentences, "
-        f"{held_out['tokens']:,} tokens ({held_out['tokens'] / tokens:.1%}){parts}",
+        f"  training    {_size(train)}",
+        f"  held out    {_size(held_out)} ({held_out['tokens'] / tokens:.1%}){parts}",
         f"  dropped     {', '.join(dropped)}",
         f"  vocabulary  {_vocabulary(manifest)}",
     ]
@@ -154,6 +155,10 @@ def summary(result: Result) -> str:
         earlier = f", {result.units_kept} of {result.units} parts from an earlier run" if result.units_kept else ""
         lines.append(f"  took        {result.seconds:.1f} s, {speed:.1f} MB/s{earlier}")
     return "\n".join(lines)
+
+
+def _size(split: Mapping[str, int]) -> str:
+    return ", ".join(counted(split[f"{one}s"], one) for one in ("document", "sentence", "token"))
 
 
 def _rows_at_default_length(folder: Path) -> list[str]:
