@@ -131,7 +131,11 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         (DataError("a.txt", "not text"), 4, "a.txt: not text"),
         (CheckpointError("step-1", "damaged"), 5, "step-1: damaged"),
         (PermissionError(errno.EACCES, "Permission denied", "out/x"), 4, "out/x: Permission denied"),
-        (OSError(errno.ENOSPC, "No space left on device"), 4, "No space left on device"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "p.csv"),
+            4,
+            "p.csv: No space left on device (free some space, or write to another disk)",
+        ),
         (MemoryError(), 1, "out of memory (lower the batch or the length, or take a smaller model)"),
         (OutOfMemoryError("CUDA"), 1, "out of memory (lower the batch or the length, or take a smaller model)"),
         (ModuleNotFoundError("No module named 'zstandard'", name="zstandard"), 2, "the package 'zstandard' is missing"),

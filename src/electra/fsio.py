@@ -20,11 +20,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from electra.errors import ConfigError, DataError
+from electra.errors import ConfigError, DataError, ElectraError
 from electra.jsontext import FileError, parse_json, parse_row
 
 MAX_JSON_BYTES = 64 << 20
 """Of a file; a reader of larger ones (SQuAD, metrics.jsonl) names its own limit."""
+DISK_ERRORS = {
+    errno.ENOSPC: "free some space, or write to another disk",
+    errno.EDQUOT: "free some space, or write to another disk",
+    errno.EFBIG: "raise the limit on file sizes, ulimit -f",
+    errno.EROFS: "write to another disk",
+}
+"""What a disk says that does not take a file, and what to do."""
 NOTES = (".log", ".json")
 """Files that may lie in a folder of any kind before it is one."""
 
@@ -55,8 +62,9 @@ def write_atomic(path: Path, data: bytes) -> None:
         os.replace(aside, path)
         seam("file-renamed")
         fsync(path.parent)
-    except BaseException:
+    except BaseException as problem:
         aside.unlink(missing_ok=True)
+        _name(problem, aside, path)
         raise
 
 
@@ -175,9 +183,21 @@ def commit_dir(path: Path) -> Iterator[Path]:
             os.replace(aside, path)
             seam("dir-renamed")
             fsync(path.parent)
-        except BaseException:
+        except BaseException as problem:
             shutil.rmtree(aside, ignore_errors=True)
+            _name(problem, aside, path)
             raise
+
+
+def _name(problem: BaseException, aside: Path, path: Path) -> None:
+    """Let a problem name the file or folder that was to be, not the one aside; a full disk names none by itself."""
+    if isinstance(problem, OSError):
+        if problem.filename is not None:
+            problem.filename = str(problem.filename).replace(str(aside), str(path))
+        elif problem.errno in DISK_ERRORS:
+            problem.filename = str(path)
+    elif isinstance(problem, ElectraError):
+        problem.args = (str(problem).replace(str(aside), str(path)),)
 
 
 def _aside(path: Path) -> Path:

@@ -18,7 +18,7 @@ from torch import Size, Tensor
 
 from electra.checkpoint.tensors import InParts, all_rows, read_tensors, tensor_names, write_tensors
 from electra.errors import CheckpointError, StorageError
-from electra.fsio import read_object, remove_folder, remove_leftovers, seam, write_json
+from electra.fsio import DISK_ERRORS, read_object, remove_folder, remove_leftovers, seam, write_json
 from electra.manifest import FILE, commit_folder, read_manifest
 from electra.progress import say
 
@@ -63,9 +63,11 @@ def save(
                 seam("optimizer-written")
                 write_json(aside / STATE, state)
     except OSError as error:
-        raise StorageError(
-            target, f"could not be saved: {error.strerror or error}", fix="the checkpoint before it is untouched"
-        ) from error
+        fix = DISK_ERRORS.get(error.errno or 0, "is its folder there, and yours?")
+        kept = "the checkpoint before it is untouched; " if steps(run) else ""
+        file = Path(str(error.filename or target)).name
+        reason = f"{error.strerror or error}" if file == target.name else f"{file}: {error.strerror or error}"
+        raise StorageError(target, f"could not be saved: {reason}", fix=kept + fix) from error
     retain(run, target, keep=keep)
     return target
 

@@ -56,7 +56,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor | InParts]) -> None:
                 whole = tensor if isinstance(tensor, Tensor) else tensor.whole()
                 file.write(whole.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     except OSError as error:
-        raise OSError(f"{path.name}: {error.strerror or error}") from error
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def all_rows(name: str) -> slice:

@@ -240,8 +240,11 @@ def _line_and_code(error: BaseException, command: str, args: Sequence[str]) -> t
     if isinstance(error, ModuleNotFoundError):
         return f"electra: error: the package '{error.name}' is missing (pip install {error.name})", 2
     if isinstance(error, OSError):
+        from electra.fsio import DISK_ERRORS
+
         where = f"{error.filename}: " if error.filename is not None else ""
-        return f"electra: error: {where}{error.strerror or error}", DATA_EXIT
+        fix = f" ({DISK_ERRORS[error.errno]})" if error.errno in DISK_ERRORS else ""
+        return f"electra: error: {where}{error.strerror or error}{fix}", DATA_EXIT
     if is_out_of_memory(error):
         fix = OUT_OF_MEMORY.get(command, "lower the batch or the length, or take a smaller model")
         return f"electra: error: out of memory ({fix})", ElectraError.exit_code

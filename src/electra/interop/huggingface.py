@@ -110,7 +110,9 @@ def write_files(folder: Path, values: dict[str, Any], tensors: Tensors) -> None:
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
         (folder / WEIGHTS).chmod(mode)
     except (SafetensorError, OSError) as error:  # the disk is full, mostly
-        raise StorageError(folder / WEIGHTS, f"could not be written: {error}") from error
+        raise StorageError(
+            folder / WEIGHTS, f"could not be written: {error}", fix="is there room on the disk?"
+        ) from error
 
 
 def _weight_files(path: Path) -> list[Path]:
