@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,23 @@ def test_models_say_what_they_cannot_do(run: api.Run, tuned: api.FinetuneResult)
         electra.load(tuned.path, part="generator")
 
 
+def test_defect_choices_that_do_not_exist_are_refused(run: api.Run, place: Path) -> None:
+    """`format="tf"` wrote a folder for transformers, `device="tpu"` asked for CUDA, `threshold=50` marked nothing."""
+    model, out = electra.load(run.path), place / "no-export"
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: model.export(out, format="onnyx"), r"format: 'onnyx' is not one of hf, onnx, .*did you mean 'onnx'"),  # type: ignore[arg-type]
+        (lambda: model.export(out, pooling="max"), "pooling: 'max' is not one of mean, cls"),  # type: ignore[arg-type]
+        (lambda: electra.export(run.path, out=out, part="both"), "part: 'both' is not one of"),  # type: ignore[arg-type]
+        (lambda: electra.load(run.path, part="g"), "part: 'g' is not one of discriminator, generator"),  # type: ignore[arg-type]
+        (lambda: electra.load(run.path, device="tpu"), r"device: 'tpu' is not one of auto, cpu, cuda"),  # type: ignore[arg-type]
+        (lambda: model.detect("a", threshold=50), "threshold: 50 is not a probability"),
+    ]
+    for call, message in wrong:
+        with pytest.raises(ConfigError, match=message):
+            call()
+    assert not out.exists()
+
+
 def test_missing_cells_are_named_by_their_row(run: api.Run, tuned: api.FinetuneResult) -> None:
     model, classifier = electra.load(run.path), electra.load(tuned.path)
     cases: list[tuple[Any, Any, str]] = [
@@ -290,6 +308,11 @@ def test_missing_cells_are_named_by_their_row(run: api.Run, tuned: api.FinetuneR
         (classifier.predict, ["a", None], "row 2: None is not a text"),
         (classifier.predict, [("a", None)], "row 1: None is not a text"),
         (classifier.predict, None, "rows: None is not a text"),
+        (
+            classifier.predict,
+            ["a", ("b", "c")],
+            r"row 2: is two texts, and classify was fine-tuned on one a row \(give one",
+        ),
         (model.encode, ["a", None], "row 2: None is not a text"),
         (model.encode, None, "texts: None is not a text"),
         (model.detect, None, "text: None is not a text"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from electra.api_results import Evaluation, Exported
-from electra.errors import CheckpointError, ConfigError
+from electra.errors import CheckpointError, ConfigError, require_choice
 from electra.inference.results import Detection, Predictions, Scores
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class Model:
         from electra.interop.finetuned_folder import is_finetuned
         from electra.interop.models import load_model
 
+        require_choice("part", part, get_args(Part))
+        require_choice("device", device, get_args(Device))
         self.path, self.part, self.device = Path(path), part, device
         self._finetuned: FinetunedModel | None = None
         self._pretrained: Loaded | None = None
@@ -91,6 +93,8 @@ class Model:
         from electra.inference.detect import detect
         from electra.inference.given_texts import require_text
 
+        if not 0 <= threshold <= 1:
+            raise ConfigError("threshold", f"{threshold} is not a probability", fix="give one from 0 to 1")
         return detect(self._with_head, require_text(text, where="text"), threshold=threshold)
 
     def score(self, texts: str | Sequence[str], *, batch_size: int = 64) -> Scores:
@@ -162,7 +166,10 @@ def export(
     `hf` is for `transformers`, `onnx` for ONNX Runtime (`int8`: in 8 bits too); `pooling` is of sentence-transformers.
     """
     from electra.finetune.export import export as write
+    from electra.interop.embedding_folder import Pooling
 
+    for key, value, known in (("part", part, Part), ("format", format, Format), ("pooling", pooling, Pooling)):
+        require_choice(key, value, get_args(known))
     made = write(Path(model), Path(out), part=part, form=format, int8=int8, pooling=pooling)
     folders = {"path": Path(out), "source": made.path}
     return Exported(**folders, architecture=made.architecture, parameters=made.parameters, notes=made.notes)

@@ -204,10 +204,11 @@ def _cosines(
 
 
 def _require_pairs(loaded: FinetunedModel, examples: list[Example], *, first: int) -> None:
-    single = (number for number, one in enumerate(examples, first + 1) if one.pair is None)
-    if loaded.about.pairs and (odd := next(single, None)):
-        reason = f"is one text, and {loaded.about.title} was fine-tuned on pairs"
-        raise DataError(f"row {odd}", reason, fix="give both texts")
+    pairs = loaded.about.pairs
+    if odd := next((number for number, one in enumerate(examples, first + 1) if pairs != (one.pair is not None)), None):
+        counts, taught = ("one text", "pairs") if pairs else ("two texts", "one a row")
+        reason = f"is {counts}, and {loaded.about.title} was fine-tuned on {taught}"
+        raise DataError(f"row {odd}", reason, fix="give both texts" if pairs else "give one")
 
 
 def _tags(
