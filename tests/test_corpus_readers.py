@@ -360,6 +360,13 @@ def test_folders_globs_and_files(tmp_path: Path) -> None:
         names(str(tmp_path / "empty"))
 
 
+def test_a_file_without_the_right_to_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may read everything
+    with pytest.raises(DataError, match=r"a\.txt: may not be read \(give yourself the right to"):
+        resolve([str(tmp_path / "a.txt")], spool=tmp_path / "spool", text_column="text")
+
+
 def test_a_linked_folder_is_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "far away").mkdir()
     (tmp_path / "far away" / "b.txt").write_text("b")
@@ -427,7 +434,7 @@ def test_promise_20_missing_packages_are_named(
 ) -> None:
     (tmp_path / name).write_bytes(b"x")
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ConfigError, match=rf"reading {what} needs: pip install 'electra\[data\]'"):
+    with pytest.raises(ConfigError, match=rf"reading {what} needs: \S+ -m pip install 'electra\[data\]'"):
         read(tmp_path / name)
 
 

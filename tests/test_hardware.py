@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from electra import hardware
 from electra.cli import doctor, main
-from electra.errors import ConfigError
+from electra.errors import ConfigError, pip_install
 from electra.ops import dispatch
 from electra.ops.dispatch import OPS, select
 
@@ -149,7 +149,7 @@ def test_doctor_says_how_to_install_what_is_missing(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(doctor, "find_spec", lambda module: None)
     monkeypatch.setattr(doctor, "compiler", lambda: None)
     shown = CliRunner().invoke(main, ["doctor"]).output
-    assert "missing pyarrow, zstandard, datasets: pip install 'electra[data]'" in shown and "none found" in shown
+    assert f"missing pyarrow, zstandard, datasets: {pip_install('data')}" in shown and "none found" in shown
 
 
 def test_doctor_knows_the_extras_of_the_project_file() -> None:

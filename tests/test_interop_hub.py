@@ -75,7 +75,7 @@ def test_a_revision_is_found_in_the_cache(cache: Path, exported: Path) -> None:
 
 def test_the_cache_needs_no_package(cache: Path, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(CheckpointError, match=r"pip install 'electra\[hf\]'"):
+    with pytest.raises(CheckpointError, match=r"-m pip install 'electra\[hf\]'"):
         load_model(Path(NAME))
     put(cache, exported)
     assert load_model(Path(NAME)).config == SIZE

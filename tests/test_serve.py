@@ -25,7 +25,7 @@ from served import LIMIT_S, served
 
 from electra.checkpoint import store
 from electra.cli import main
-from electra.errors import CheckpointError, DataError
+from electra.errors import CheckpointError, DataError, pip_install
 from electra.finetune.model_folder import load_finetuned
 from electra.finetune.pretrained import of_loaded
 from electra.inference.corrupt import corrupt_texts
@@ -346,10 +346,7 @@ def test_mistakes_on_the_command_line_are_one_line(run: Path, monkeypatch: pytes
     monkeypatch.setattr("electra.cli.serve.find_spec", lambda name: None)
     result = CliRunner().invoke(main, ["serve", str(run)])
     assert result.exit_code == 2
-    assert (
-        result.stderr
-        == "electra: error: electra serve: this needs fastapi and uvicorn (pip install 'electra[serve]')\n"
-    )
+    assert result.stderr == f"electra: error: electra serve: this needs fastapi and uvicorn ({pip_install('serve')})\n"
 
 
 def test_other_machines_are_warned_about(

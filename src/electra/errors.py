@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import shlex
+import sys
 from collections.abc import Iterable, Sequence
 
 
@@ -71,6 +73,11 @@ def require_choice(key: str, value: object, known: Sequence[str]) -> None:
     if value not in known:
         fix = suggest(str(value), known) or "leave it out for the default"
         raise ConfigError(key, f"{value!r} is not one of {', '.join(known)}", fix=fix)
+
+
+def pip_install(extra: str) -> str:
+    """The command that adds an extra to this Python; another `pip` would fetch another project of this name."""
+    return f"{shlex.quote(sys.executable)} -m pip install 'electra[{extra}]'"
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

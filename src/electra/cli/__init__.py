@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -238,7 +239,8 @@ def _line_and_code(error: BaseException, command: str, args: Sequence[str]) -> t
     if isinstance(error, ElectraError):
         return f"electra: error: {error}", error.exit_code
     if isinstance(error, ModuleNotFoundError):
-        return f"electra: error: the package '{error.name}' is missing (pip install {error.name})", 2
+        fix = f"{shlex.quote(sys.executable)} -m pip install {error.name}"
+        return f"electra: error: the package '{error.name}' is missing ({fix})", 2
     if isinstance(error, OSError):
         from electra.fsio import DISK_ERRORS
 

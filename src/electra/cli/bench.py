@@ -9,7 +9,7 @@ import click
 
 from electra.cli.config import OVERRIDES, PRESET
 from electra.cli.lines import echo
-from electra.errors import ConfigError, ElectraError
+from electra.errors import ConfigError, ElectraError, pip_install
 
 
 @click.command("bench")
@@ -65,7 +65,7 @@ def command(
     if plot is not None and plot.suffix.lower() != ".svg":
         raise ConfigError("--plot", f"{plot.name} is not an .svg file", fix="such as --plot speed.svg")
     if plot is not None and find_spec("matplotlib") is None:
-        raise ConfigError("--plot", "needs matplotlib", fix="pip install 'electra[report]'")
+        raise ConfigError("--plot", "needs matplotlib", fix=pip_install("report"))
     from electra.bench import grid
 
     jobs = grid.plan(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from electra.cli.lines import echo
+from electra.errors import pip_install
 from electra.progress import counted
 from electra.terminal import json_text
 
@@ -130,7 +131,7 @@ def _lines(found: dict[str, Any]) -> str:
     ]
     for extra, missing in found["extras"].items():
         use = EXTRAS[extra][1]
-        state = f"missing {', '.join(missing)}: pip install 'electra[{extra}]'" if missing else "installed"
+        state = f"missing {', '.join(missing)}: {pip_install(extra)}" if missing else "installed"
         rows.append((f"[{extra}]", f"{state} ({use})"))
     wide = max(len(name) for name, _ in rows)
     lines = [f"{name:<{wide}}  {text}" for name, text in rows]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from electra.errors import ConfigError
+from electra.errors import ConfigError, pip_install
 
 PACKAGES = ("fastapi", "uvicorn")
 
@@ -56,7 +56,7 @@ def command(
     MODEL is a run, which is followed as it trains, a checkpoint, an exported or fine-tuned folder, or a hub name.
     """
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        raise ConfigError("electra serve", f"this needs {' and '.join(missing)}", fix="pip install 'electra[serve]'")
+        raise ConfigError("electra serve", f"this needs {' and '.join(missing)}", fix=pip_install("serve"))
     # Before torch comes: waiting threads must not keep the cores from a run that trains here.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from electra.serve.server import serve

@@ -15,7 +15,7 @@ from electra.corpus.encodings import Utf8Stream, not_utf8
 from electra.corpus.separators import csv_separator
 from electra.corpus.sources import HUB, PAGES, Source
 from electra.corpus.streams import COMPRESSIONS, Stream
-from electra.errors import ConfigError, DataError
+from electra.errors import ConfigError, DataError, pip_install
 from electra.fsio import sha256_file
 
 BLOCK_BYTES = 4 << 20
@@ -150,7 +150,7 @@ class Blocks:
             import pyarrow
             import pyarrow.parquet
         except ImportError as error:
-            raise ConfigError(self._name, "reading Parquet needs: pip install 'electra[data]'") from error
+            raise ConfigError(self._name, f"reading Parquet needs: {pip_install('data')}") from error
         path = self._source.path
         with tempfile.TemporaryFile() as unpacked:
             packed = path.suffix.lower() in COMPRESSIONS

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from electra.corpus.streams import COMPRESSIONS
-from electra.errors import ConfigError, DataError
+from electra.errors import ConfigError, DataError, pip_install
 from electra.fsio import commit_dir
 from electra.progress import WARNING, counted, say
 
@@ -164,7 +164,7 @@ def _spool_hub(name: str, spool: Path, *, text_column: str) -> Source:
     try:
         import datasets
     except ImportError as error:
-        raise ConfigError(name, "reading hub data sets needs: pip install 'electra[data]'") from error
+        raise ConfigError(name, f"reading hub data sets needs: {pip_install('data')}") from error
     try:
         rows = datasets.load_dataset(data, config, split=split, streaming=True)
         with commit_dir(folder) as aside, open(aside / "text.jsonl", "wb") as out:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from electra.errors import ConfigError, DataError
+from electra.errors import ConfigError, DataError, pip_install
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 
@@ -139,7 +139,7 @@ class Stream:
         try:
             import zstandard
         except ImportError as error:
-            raise ConfigError(self.name, "reading .zst files needs: pip install 'electra[data]'") from error
+            raise ConfigError(self.name, f"reading .zst files needs: {pip_install('data')}") from error
         unpacker = zstandard.ZstdDecompressor(max_window_size=_MEMORY_LIMIT)
         decoder = None
         data = b""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from electra.errors import ConfigError
+from electra.errors import ConfigError, pip_install
 from electra.finetune.model_folder import About
 from electra.fsio import write_atomic
 from electra.inference.results import Prediction
@@ -45,7 +45,7 @@ def form_of(out: Path | None, asked: Form | None) -> Form:
         try:
             import pyarrow.parquet  # noqa: F401
         except ImportError as error:
-            raise ConfigError("--out", "writing Parquet needs pyarrow", fix="pip install 'electra[data]'") from error
+            raise ConfigError("--out", "writing Parquet needs pyarrow", fix=pip_install("data")) from error
     return form
 
 

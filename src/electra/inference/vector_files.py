@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from electra.errors import ConfigError
+from electra.errors import ConfigError, pip_install
 from electra.fsio import write_atomic
 from electra.terminal import json_text
 
@@ -24,7 +24,7 @@ def require_format(path: Path) -> None:
         try:
             import pyarrow.parquet  # noqa: F401
         except ImportError as error:
-            raise ConfigError("--out", "writing Parquet needs pyarrow", fix="pip install 'electra[data]'") from error
+            raise ConfigError("--out", "writing Parquet needs pyarrow", fix=pip_install("data")) from error
 
 
 def write_vectors(path: Path, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:

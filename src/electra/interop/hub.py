@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from electra.errors import CheckpointError
+from electra.errors import CheckpointError, pip_install
 from electra.interop.bundled import bundled_folder, is_bundled
 from electra.manifest import FILE as MANIFEST
 from electra.progress import say
@@ -89,7 +89,7 @@ def _downloaded(path: Path, name: HubName) -> Path:
     try:
         from huggingface_hub import constants, snapshot_download
     except ImportError as error:
-        fix = "a download needs: pip install 'electra[hf]'"
+        fix = f"a download needs: {pip_install('hf')}"
         raise CheckpointError(path, absent, fix=fix) from error
     if constants.HF_HUB_OFFLINE:
         raise CheckpointError(path, absent, fix="HF_HUB_OFFLINE forbids a download; unset it, or give a folder")

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from electra.errors import CheckpointError, ConfigError
+from electra.errors import CheckpointError, ConfigError, pip_install
 from electra.interop.network import Network
 from electra.model.heads import MaskedHead
 from electra.model.layers import with_ops
@@ -164,7 +164,7 @@ def require_packages() -> None:
         try:
             importlib.import_module(package)
         except ImportError as error:
-            raise ConfigError("--format onnx", f"needs {package}", fix="pip install 'electra[onnx]'") from error
+            raise ConfigError("--format onnx", f"needs {package}", fix=pip_install("onnx")) from error
 
 
 def _remove_traces(path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from electra import __version__
-from electra.errors import CheckpointError, ConfigError
+from electra.errors import CheckpointError, ConfigError, pip_install
 from electra.interop.hub import HubName, hub_name
 
 _MARKS = ("config.json", "modules.json")
@@ -54,7 +54,7 @@ def push(plan: Push) -> str:
         from huggingface_hub import HfApi, constants
         from huggingface_hub.errors import RepositoryNotFoundError
     except ImportError as error:
-        raise ConfigError("electra push", "needs huggingface_hub", fix="pip install 'electra[hf]'") from error
+        raise ConfigError("electra push", "needs huggingface_hub", fix=pip_install("hf")) from error
     if constants.HF_HUB_OFFLINE:
         raise ConfigError("electra push", "HF_HUB_OFFLINE forbids it", fix="unset it")
     api = HfApi(library_name="electra", library_version=__version__)

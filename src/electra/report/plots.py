@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from electra.errors import ConfigError
+from electra.errors import ConfigError, pip_install
 from electra.progress import scaled
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def panels(
         import matplotlib
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise ConfigError("a chart", "needs matplotlib", fix="pip install 'electra[report]'") from error
+        raise ConfigError("a chart", "needs matplotlib", fix=pip_install("report")) from error
     finished: list[str] = []
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": name}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph ")  # a reader's browser has the fonts that are missing here

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from electra.errors import ConfigError
+from electra.errors import ConfigError, pip_install
 from electra.progress import clock, scaled
 
 
@@ -16,7 +16,7 @@ def require_drawing(command: str) -> None:
     """Refuse now what would fail after hours: the packages that draw the page."""
     for package in ("jinja2", "matplotlib"):
         if importlib.util.find_spec(package) is None:
-            raise ConfigError(command, f"needs {package}", fix="pip install 'electra[report]'")
+            raise ConfigError(command, f"needs {package}", fix=pip_install("report"))
 
 
 def render_page(template: str, **values: Any) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from electra.corpus.separators import csv_separator
-from electra.errors import ConfigError, DataError
+from electra.errors import ConfigError, DataError, pip_install
 from electra.fsio import open_file
 from electra.jsontext import parse_row
 from electra.tasks.files import MAX_BYTES, MAX_LINES, plain_suffix, read_lines, read_text
@@ -90,7 +90,7 @@ def _parquet(path: Path) -> Iterator[TableRow]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise ConfigError(str(path), "reading Parquet needs: pip install 'electra[data]'") from error
+        raise ConfigError(str(path), f"reading Parquet needs: {pip_install('data')}") from error
     size = number = 0
     try:
         with open_file(path) as file, pyarrow.parquet.ParquetFile(file, pre_buffer=False) as table:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from electra.config.keys import flatten
 from electra.config.schema import Config
-from electra.errors import ConfigError
+from electra.errors import ConfigError, pip_install
 from electra.fsio import read_json, write_json
 from electra.records import read_record
 from electra.tracking.run_state import began_at
@@ -49,7 +49,7 @@ def require(package: str) -> ModuleType:
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        fix = "pip install 'electra[track]'"
+        fix = pip_install("track")
         raise ConfigError("track", f"this needs the package {package.partition('.')[0]}", fix=fix) from error
 
 
