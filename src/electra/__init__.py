@@ -6,6 +6,7 @@ The verbs of the command line as functions: `electra.prepare`, `pretrain`, `resu
 
 from __future__ import annotations
 
+import os
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     )
 
 __version__ = "0.2.0"
+
+# Threads that wait for each other spin for a tenth of a millisecond, then sleep. libgomp, which reads this when torch
+# is loaded, has them spin for ten: beside one other busy program a step on a CPU then takes three times as long.
+if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
+    os.environ["GOMP_SPINCOUNT"] = "3000"
 
 __all__ = [
     "prepare",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -57,8 +56,6 @@ def command(
     """
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise ConfigError("electra serve", f"this needs {' and '.join(missing)}", fix=pip_install("serve"))
-    # Before torch comes: waiting threads must not keep the cores from a run that trains here.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from electra.serve.server import serve
     from electra.serve.service import Service
 
