@@ -87,7 +87,7 @@ def test_one_line_names_the_choice_which_can_be_made(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "thai")
     output = run(path, "--out", tmp_path / "auto", "--vocab-size", "600")
     assert "tokenizer: byte-level BPE, " in output and "of the letters are of scripts without spaces (Thai)" in output
-    assert "entries of byte-level BPE; none of the characters unknown" in output
+    assert "entries of byte-level BPE; none of the characters unknown" in output and "[UNK]" not in output
     output = run(path, "--out", tmp_path / "asked", "--vocab-size", "600", "--tokenizer", "wordpiece")
     assert (
         "tokenizer: WordPiece, as asked" in output and "entries of WordPiece; none of the characters unknown" in output
@@ -119,6 +119,7 @@ def test_unknown_is_counted_in_characters(tmp_path: Path) -> None:
     foreign = sum(len(word.strip(".")) for word in words if not word.isascii())  # no entry has their letters
     assert unknown == len(thai) + foreign
     assert f"{unknown / total:.4%} of the characters unknown" in output
+    assert f"  warning     {unknown / total:.2%} of the characters are [UNK]; train a vocabulary" in output
 
 
 def test_unknown_characters_of_held_out_files_are_counted(tmp_path: Path) -> None:

@@ -86,6 +86,29 @@ def test_a_log_may_be_there_already(data: Path, tmp_path: Path) -> None:
     pretrain(small_config(), data=data, out=tmp_path / "run")
 
 
+def test_a_run_that_could_not_begin_takes_the_corrected_settings(data: Path, tmp_path: Path) -> None:
+    """Refused before, in the folder that the failed command had made: it held a run with another config."""
+    out, config = tmp_path / "run", small_config()
+    with pytest.raises(DataError, match="holds no whole sequence"):
+        pretrain(small_config("data.layout=packed", "data.length=512", "model.positions=512"), data=data, out=out)
+    pretrain(config, data=data, out=out)
+    pretrain(config, data=data, out=tmp_path / "fresh")
+    assert run_folder.read_config(out) == config
+    assert weights(out) == weights(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("kind", ["saved", "trained", "other data"])
+def test_the_settings_of_a_run_that_has_begun_stay(kind: str, run: Path, data: Path, tmp_path: Path) -> None:
+    if kind != "saved":
+        shutil.rmtree(run / "checkpoints")
+    if kind == "other data":
+        (run / "metrics.jsonl").unlink()
+        data = make_data(tmp_path / "others", seed=5)
+    with pytest.raises((ConfigError, DataError), match=r"another config: seed|is not the data"):
+        pretrain(small_config("seed=99"), data=data, out=run)
+    assert run_folder.read_config(run) == small_config()
+
+
 @pytest.mark.parametrize("missing", [("run.json",), ("config.toml",), ("run.json", "config.toml")])
 def test_promise_14_a_run_that_lost_a_file_is_refused(missing: tuple[str, ...], run: Path, data: Path) -> None:
     """Without them another configuration would train on from these weights."""

@@ -24,7 +24,8 @@ from electra.records import read_record
 from electra.shards.dataset import Prepared
 from electra.shards.format import MANIFEST
 from electra.tokenizer.codec import Tokenizer
-from electra.train.metrics_file import check_lines
+from electra.train.metrics_file import FILE as METRICS
+from electra.train.metrics_file import check_lines, read_lines
 
 FORMAT = 2
 """Of run.json: from 2 on, the folder has a manifest."""
@@ -100,17 +101,21 @@ def open_run(
 ) -> None:
     """Make a new run folder of `out`, or check that it holds this very run, or a model that this run can go on from.
 
-    `execution` is how the run's steps execute here, `notes` what else a new run's run.json says. `lengthened` is what
-    it notes where the run in `out` is to be lengthened; without it a longer run is another one.
+    In a folder where nothing was trained yet, as a run leaves it that could not begin, another config replaces the
+    first. `execution` is how the run's steps execute here, `notes` what else a new run's run.json says. `lengthened` is
+    what it notes where the run in `out` is to be lengthened; without it a longer run is another one.
     """
     manifest.finish(out, discard=True)
     data = sha256_file(prepared.folder / MANIFEST)
     _require_whole(out)
     if (out / FACTS).exists():
-        _check_same(out, config, prepared, data=data, lengthens=lengthened is not None)
-        _keep_changes(out, config, lengthened or [])
-        return
-    if (out / CONFIG).exists() and (out / store.FOLDER).exists():
+        if lengthened is not None or _trained(out) or _known_data(out) != data or not _changed(out, config):
+            _check_same(out, config, prepared, data=data, lengthens=lengthened is not None)
+            _keep_changes(out, config, lengthened or [])
+            return
+        verify_run(out)
+        say(f"{out}: nothing was trained here, so the run begins anew with this config")
+    elif (out / CONFIG).exists() and (out / store.FOLDER).exists():
         _check_imported(out, config, prepared)
     else:
         require_own(out, TOKENIZER)
@@ -221,10 +226,20 @@ def _require_whole(out: Path) -> None:
             raise CheckpointError(out / name, "is missing: without it this run cannot go on", fix=fix)
 
 
+def _trained(out: Path) -> bool:
+    """Whether a run has a checkpoint, a model that it began with, or a figure of its training."""
+    return bool(store.steps(out)) or any(line["step"] for line in read_lines(out / METRICS))
+
+
+def _changed(out: Path, config: Config, *free: str) -> list[tuple[str, Any, Any]]:
+    """What differs from the config of the run in `out` that may not."""
+    return [row for row in diff(load(file=out / CONFIG), config) if row[0] not in (*MAY_CHANGE, *free)]
+
+
 def _check_same(out: Path, config: Config, prepared: Prepared, *, data: str, lengthens: bool) -> None:
     verify_run(out)
-    free = (*MAY_CHANGE, *LENGTHENS, "train.generator_steps") if lengthens else MAY_CHANGE
-    if changed := [row for row in diff(load(file=out / CONFIG), config) if row[0] not in free]:
+    free = (*LENGTHENS, "train.generator_steps") if lengthens else ()
+    if changed := _changed(out, config, *free):
         longer = {row[0] for row in changed} <= set(LENGTHENS)
         wanted = " ".join(f"{key}={new}" for key, _, new in changed)
         lengthen = f"to lengthen it: electra pretrain --resume {shlex.quote(str(out))} {wanted}; or " if longer else ""

@@ -147,7 +147,7 @@ def summary(result: Result) -> str:
         f"  training    {_size(train)}",
         f"  held out    {_size(held_out)} ({held_out['tokens'] / tokens:.1%}){parts}",
         f"  dropped     {', '.join(dropped)}",
-        f"  vocabulary  {_vocabulary(manifest)}",
+        *_vocabulary(manifest),
     ]
     lines += _rows_at_default_length(result.folder)
     if not result.already_done and result.seconds:
@@ -175,13 +175,18 @@ def _rows_at_default_length(folder: Path) -> list[str]:
     return found + [f"  warning     {warning}" for warning in warnings(layout, train, data)]
 
 
-def _vocabulary(manifest: dict[str, Any]) -> str:
+def _vocabulary(manifest: Mapping[str, Any]) -> list[str]:
+    """The tokenizer and what is unknown to it, and a warning where that is much."""
+    from electra.inspection.advice import MOST_UNKNOWN
     from electra.shards.trained_tokenizer import NAMES
 
     made, counters = manifest["tokenizer"], manifest["counters"]
-    entries = f"{made['vocab_size']:,} entries of {NAMES[made.get('kind', 'bert')]}"
+    entries = f"  vocabulary  {made['vocab_size']:,} entries of {NAMES[made.get('kind', 'bert')]}"
     if "characters" not in counters:  # version 0.2 counted tokens
-        return entries
-    unknown = counters["unknown_characters"]
-    share = f"{unknown / max(1, counters['characters']):.4%}" if unknown else "none"
-    return f"{entries}; {share} of the characters unknown"
+        return [entries]
+    share = counters["unknown_characters"] / max(1, counters["characters"])
+    found = [f"{entries}; {f'{share:.4%}' if share else 'none'} of the characters unknown"]
+    if share > MOST_UNKNOWN:
+        fix = "train a vocabulary on this text (no --vocab), or a larger one (--vocab-size)"
+        found.append(f"  warning     {share:.2%} of the characters are [UNK]; {fix}")
+    return found
