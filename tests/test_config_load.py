@@ -39,6 +39,7 @@ BAD_OVERRIDES = [
     ("train.steps=1__0", "train.steps", "is not a whole number"),
     ("train.steps=" + "9" * 5000, "train.steps", "is not a whole number"),
     ("train.steps=" + "9" * 30, "train.steps", "too large"),
+    ("data.length=65537", "data.length", "65536"),
     ("seed=three", "seed", "is not a whole number"),
     ("optim.lr=fast", "optim.lr", "is not a number (such as"),
     ("optim.lr=nan", "optim.lr", "is not a number"),

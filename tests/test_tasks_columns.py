@@ -13,6 +13,7 @@ import pytest
 
 from electra.errors import DataError
 from electra.tasks.columns import Columns, find_columns
+from electra.tasks.rows import Kind
 from electra.tasks.table_rows import table_rows
 from electra.tasks.tables import read_table
 
@@ -56,6 +57,20 @@ def test_named_columns_are_taken_as_they_are(tmp_path: Path) -> None:
     assert (found.text, found.pair, found.label) == ("review", "text", "label")
     numbers = table(tmp_path / "numbers.jsonl", what=TEXTS, size=[at / 3 for at in range(12)])
     assert find_columns(numbers, Columns(), kind="regress").label == "size"
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "message"),
+    [
+        ("classify", Columns(text="text", label="text"), r"column 'text' is named twice, by --text and --label"),
+        ("classify", Columns(text="text", pair="text", label="label"), "by --text and --pair"),
+        ("pairs", Columns(text="a", pair="b", label="b"), "by --pair and --score"),
+    ],
+)
+def test_one_column_is_no_two(kind: Kind, columns: Columns, message: str, tmp_path: Path) -> None:
+    path = table(tmp_path / "rows.csv", text=TEXTS, label=CLASSES)
+    with pytest.raises(DataError, match=message):
+        find_columns(path, columns, kind=kind)
 
 
 def test_null_in_a_column_of_texts_is_an_empty_one(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ _AT_MOST = {  # beyond, nothing fits into a file, a tensor or a lifetime
     "model.vocab_size": 1 << 24,
     "model.positions": 1 << 20,
     "model.init_std": 1 << 10,
+    "data.length": 1 << 16,  # a position has 16 bits where masked ones are drawn
     "masking.rare": 1 << 10,
     "train.steps": 1 << 40,
     "train.generator_steps": 1 << 40,

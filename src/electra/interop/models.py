@@ -169,7 +169,7 @@ def _from_checkpoint(checkpoint: Path, run: Path, part: Part) -> Source:
         weights=checked(weights, checkpoint),
         tokenizer=_tokenizer(run / "tokenizer"),
         run=config,
-        step=int(checkpoint.name.removeprefix("step-")),
+        step=store.step_of(checkpoint),
     )
 
 

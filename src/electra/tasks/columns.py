@@ -52,6 +52,7 @@ def find_columns(path: Path, columns: Columns, *, kind: Kind) -> Columns:
     Where nothing is obvious, a DataError lists what there is and says what to type. Of pairs, and of a file without
     rows, they are then `text` and its like, and the reader says what is missing.
     """
+    _require_different(path, columns, kind=kind)
     if kind == "pairs":
         return _find_pair(path, columns)
     if columns.text and columns.label:
@@ -62,6 +63,16 @@ def find_columns(path: Path, columns: Columns, *, kind: Kind) -> Columns:
     if rows and not (text and label):
         raise _unclear(path, rows, text=text, label=label, pair=columns.pair)
     return replace(columns, text=text or TEXT, label=label or LABEL)
+
+
+def _require_different(path: Path, columns: Columns, *, kind: Kind) -> None:
+    """Refuse a column that is named for two things."""
+    label = "score" if kind == "pairs" else "label"
+    roles: dict[str, str] = {}
+    for role, name in (("text", columns.text), ("pair", columns.pair), (label, columns.label)):
+        if name is not None and roles.setdefault(name, role) != role:
+            reason = f"column '{name}' is named twice, by --{roles[name]} and --{role}"
+            raise DataError(path, reason, fix=f"name another with --{role}")
 
 
 def _unclear(
