@@ -201,7 +201,7 @@ CASES: dict[str, tuple[Act, type[ElectraError], str]] = {
     ),
     "push: package": (
         lambda tmp, patch: (patch.setitem(sys.modules, "huggingface_hub", None), pushed(tmp, patch, public=True)),
-        ConfigError, r"needs huggingface_hub \(pip install",
+        ConfigError, r"needs huggingface_hub \(.*python.* -m pip install",
     ),
     "prepare: elsewhere": (full_disk_elsewhere, DataError, "data: cannot be written: not a directory"),
     "prepare: words": (

@@ -157,6 +157,8 @@ def test_a_pipeline_gives_the_same_labels_and_probabilities(kind: Kind, tmp_path
                 assert predicted[0]["label"] == mine["label"]
             else:
                 assert {one["label"] for one in predicted if one["score"] > 0.5} == set(mine["labels"])
+    ours, theirs, tokenizer = exported(tmp_path / "pairs", kind, length=EVEN, pairs=True)
+    ask = transformers.pipeline("text-classification", model=theirs, tokenizer=tokenizer, top_k=None, device="cpu")
     whole = [(first, second) for first, second in PAIRS if second]  # a pipeline takes an empty second text for none
     pairs = [{"text": first, "text_pair": second} for first, second in whole]
     for predicted, mine in zip(ask(pairs, truncation=True), predict(ours, whole), strict=True):
