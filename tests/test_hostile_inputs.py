@@ -220,7 +220,7 @@ def test_promise_18_tensors_without_a_place_are_not_read(
         (f"train.micro_batch={2**63 - 1}", "train.micro_batch: 9223372036854775807 is too large"),
         (f"train.steps={2**63 - 1}", "train.steps: 9223372036854775807 is too large"),
         (f"evaluate.sequences={2**63 - 1}", "evaluate.sequences: 9223372036854775807 is too large"),
-        (f"data.length={2**40}", "data.length: 1099511627776 is longer than model.positions"),
+        (f"data.length={2**40}", "data.length: 1099511627776 is too large (at most 65536)"),
     ],
 )
 def test_promise_20_an_option_beyond_all_use_is_named(override: str, reason: str) -> None:

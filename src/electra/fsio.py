@@ -96,8 +96,9 @@ def open_file(path: Path) -> BinaryIO:
 def read_bytes(path: Path, *, most: int) -> bytes:
     """The content of a regular file of at most this many bytes; OSError for any other."""
     with open_file(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
+        # Without a number: read(most) asks for as much memory, however small the file is.
+        data = file.read() if os.fstat(file.fileno()).st_size <= most else None
+    if data is None or len(data) > most:
         raise OSError(errno.EFBIG, f"is larger than {_size(most)}", str(path))
     return data
 

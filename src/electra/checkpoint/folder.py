@@ -109,7 +109,7 @@ def open_run(
     data = sha256_file(prepared.folder / MANIFEST)
     _require_whole(out)
     if (out / FACTS).exists():
-        if lengthened is not None or _trained(out) or _known_data(out) != data or not _changed(out, config):
+        if lengthened is not None or not _changed(out, config) or _known_data(out) != data or _trained(out):
             _check_same(out, config, prepared, data=data, lengthens=lengthened is not None)
             _keep_changes(out, config, lengthened or [])
             return
