@@ -18,7 +18,8 @@ from electra import errors
 
 SRC = Path(__file__).parents[1] / "src" / "electra"
 LISTED = Path(__file__).parent / "raise_lines.txt"
-CLASSES = {name for name, value in vars(errors).items() if isinstance(value, type)} | {"NewerFormat", "_Failed"}
+_ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+CLASSES = _ERRORS | {"NewerFormat", "_Failed"}
 PASSED_ON = {"error", "newer"}  # the names of arguments that are such a class
 
 _reached: set[str] = set()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from electra.api_results import Evaluation, Exported
-from electra.errors import CheckpointError, ConfigError, require_choice
+from electra.errors import CheckpointError, ConfigError, suggest
 from electra.inference.results import Detection, Predictions, Scores
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class Model:
         from electra.interop.finetuned_folder import is_finetuned
         from electra.interop.models import load_model
 
-        require_choice("part", part, get_args(Part))
-        require_choice("device", device, get_args(Device))
+        _require_choice("part", part, get_args(Part))
+        _require_choice("device", device, get_args(Device))
         self.path, self.part, self.device = Path(path), part, device
         self._finetuned: FinetunedModel | None = None
         self._pretrained: Loaded | None = None
@@ -169,7 +169,14 @@ def export(
     from electra.interop.embedding_folder import Pooling
 
     for key, value, known in (("part", part, Part), ("format", format, Format), ("pooling", pooling, Pooling)):
-        require_choice(key, value, get_args(known))
+        _require_choice(key, value, get_args(known))
     made = write(Path(model), Path(out), part=part, form=format, int8=int8, pooling=pooling)
     folders = {"path": Path(out), "source": made.path}
     return Exported(**folders, architecture=made.architecture, parameters=made.parameters, notes=made.notes)
+
+
+def _require_choice(key: str, value: object, known: Sequence[str]) -> None:
+    """Refuse a value that is none of these, as the command line does."""
+    if value not in known:
+        fix = suggest(str(value), known) or "leave it out for the default"
+        raise ConfigError(key, f"{value!r} is not one of {', '.join(known)}", fix=fix)

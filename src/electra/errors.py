@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 
 class ElectraError(Exception):
@@ -66,13 +66,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     messages = ("can't allocate memory", "not enough memory")  # of torch: which one depends on the processor
     on_cpu = isinstance(error, RuntimeError) and any(message in str(error) for message in messages)
     return on_cpu or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-
-
-def require_choice(key: str, value: object, known: Sequence[str]) -> None:
-    """Refuse a value that is none of these, as the command line does."""
-    if value not in known:
-        fix = suggest(str(value), known) or "leave it out for the default"
-        raise ConfigError(key, f"{value!r} is not one of {', '.join(known)}", fix=fix)
 
 
 def pip_install(extra: str) -> str:
