@@ -226,7 +226,7 @@ def _lengths(model: ModelConfig, data: DataConfig, masking: MaskingConfig) -> No
     length, rate = data.length, min(masking.rate, masking.first_rate)
     if length > model.positions:
         reason = f"{length} is longer than model.positions {model.positions}"
-        raise ConfigError("data.length", reason, fix="shorten it; only a new model can have more positions")
+        raise ConfigError("data.length", reason, fix="shorten it, or raise model.positions, which only a new model can")
     if data.length_start and (length % data.length_start or data.length_start < _AT_LEAST["data.length"]):
         reason = f"{data.length_start} must divide data.length {length}, so that a step has as many tokens"
         raise ConfigError("data.length_start", reason, fix=f"0, or {length // 2}")
