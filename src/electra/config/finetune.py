@@ -53,8 +53,9 @@ class FinetuneConfig:
     patience: int = 0
     """Stop after this many evaluations in a row without a better one; 0 means never."""
     restarts: int = 0
-    """Times that a seed begins again, at half the rate, where after half of its steps two evaluations in a row found
-    one answer to every row. The default for rows of your own is 1."""
+    """Times that a seed begins again, at half the rate, where it has learned nothing after half of its steps: two
+    evaluations in a row found one answer to every row, or the training loss is that of guessing. The default for rows
+    of your own is 1."""
     class_weights: Literal["off", "auto", "on"] = "off"
     """Weigh rare classes more in the loss (one label a row only); `auto`: where one is ten times as frequent as
     another."""

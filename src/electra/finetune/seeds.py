@@ -167,7 +167,7 @@ def _dev_metric(data: TaskData, outputs: _Outputs, *, on_evaluation: Callable[[f
 
 def _say_restart(trial: Trial) -> None:
     after = f"after {trial.step:,} of {trial.steps:,} steps"
-    say(f"seed {trial.seed} gives one answer to every row {after}: it begins again at half the rate")
+    say(f"seed {trial.seed} has learned nothing {after}: it begins again at half the rate")
 
 
 def _seed_run(trial: Trial, data: TaskData, outputs: _Outputs) -> SeedRun:

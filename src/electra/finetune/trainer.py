@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from electra.config.finetune import FinetuneConfig
 from electra.config.schema import OptimConfig
 from electra.errors import Diverged, Resumable
 from electra.finetune.batching import Batch, batches, step_count
+from electra.finetune.guessing import guessing_loss
 from electra.finetune.task_model import HeadSpec, TaskModel, depth_scale, freeze
 from electra.model.encoder import Encoder
 from electra.model.layers import Embeddings, set_dropout
@@ -40,6 +42,7 @@ LONG = 256
 SAVE_EVERY_S = 60.0  # a kill loses no more
 SAVE_SHARE = 0.02  # of the time, at most, goes into saving
 STUCK_EVALUATIONS = 2  # in a row, that find one answer to every row: such a trial does not recover
+LEARNED = 0.97  # of the loss of guessing: one that is above it has learned nothing
 BEST, MEAN = "best", "mean"
 FIRST_LOOKS = (1, 5, 10, 20)  # steps after which the loss is looked at too, so that a bar shows one at once
 
@@ -139,6 +142,7 @@ class Trial:
         self._best: tuple[float, Tensor] | None = None
         self._mean: Tensor | None = None
         self._start = self._master.weights.clone() if config.restarts else None
+        self._guessing = guessing_loss(features, spec)
         self._stuck = 0
         self.restarts = 0
         self.step = 0
@@ -187,9 +191,16 @@ class Trial:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether half of its steps are done, it gives one answer to every row, and may still begin again."""
+        """Whether half of its steps are done and nothing is learned, and it may still begin again.
+
+        Nothing is learned where the evaluations find one answer to every row, or where the training loss since a
+        quarter of the steps is that of guessing.
+        """
+        if 2 * self.step < self.steps or self.restarts >= self.config.restarts:
+            return False
         in_a_row = min(STUCK_EVALUATIONS, len(self.curve.evaluations))
-        return self._stuck >= in_a_row > 0 and 2 * self.step >= self.steps and self.restarts < self.config.restarts
+        losses = [loss for step, loss in self.curve.losses if 4 * step > self.steps]
+        return self._stuck >= in_a_row > 0 or (bool(losses) and fmean(losses) > LEARNED * self._guessing > 0)
 
     def begin_again(self) -> None:
         """Begin anew at half the rate, from the weights and with the batches of before."""
