@@ -338,6 +338,30 @@ def test_one_held_out_file_needs_no_list(place: Path, tmp_path: Path) -> None:
     assert made.held_out_tokens > 0
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("vocab_size", "many", '--vocab-size: "many" is not a whole number .write digits only'),
+        ("vocab_size", 200.0, "--vocab-size: 200.0 is not a whole number"),
+        ("vocab_size", True, "--vocab-size: true is not a whole number"),
+        ("min_chars", None, "--min-chars: None is not a whole number"),
+        ("workers", "2", '--workers: "2" is not a whole number'),
+        ("held_out_share", "0.1", '--held-out-share: "0.1" is not a number .such as 0.15'),
+        ("text_column", 3, "--text-column: 3 is not a text"),
+        ("encoding", 3, "--encoding: 3 is not a text"),
+        ("tokenizer", None, "--tokenizer: None is not possible .one of: auto, wordpiece, bytes"),
+        ("lowercase", "no", '--lowercase: "no" is not true or false'),
+        ("strip_accents", 1, "--strip-accents: 1 is not true or false"),
+        ("split_sentences", None, "--split-sentences: None is not true or false"),
+        ("held_out", None, "held_out: None is not a path .give a path, or a list of paths"),
+    ],
+)
+def test_what_prepare_cannot_take_is_named(place: Path, tmp_path: Path, key: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        electra.prepare(place / "corpus.txt", out=tmp_path / "data", **{key: value})
+    assert not (tmp_path / "data").exists()
+
+
 def test_export(place: Path, run: api.Run, tuned: api.FinetuneResult) -> None:
     for name, model in (("hf", run.path), ("hf-tuned", tuned.path)):
         printed = command("export", model, "--out", place / f"{name}-cli")

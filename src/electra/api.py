@@ -6,7 +6,7 @@ same strict reader reads them: an unknown key or an impossible value is a `Confi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
@@ -112,11 +112,11 @@ def prepare(
         held_out_share=held_out_share,
     )
     result = build(
-        _names(sources),
+        _names(sources, key="sources"),
         out=Path(out),
         options=options,
         vocab=None if vocab is None else bundled_folder(Path(vocab)),
-        held_out=_names(held_out),
+        held_out=_names(held_out, key="held_out"),
         workers=workers,
         worker=None,
     )
@@ -132,8 +132,10 @@ def prepare(
     )
 
 
-def _names(paths: PathLike | Sequence[PathLike]) -> list[str]:
+def _names(paths: PathLike | Sequence[PathLike], *, key: str) -> list[str]:
     """Paths as on the command line; a single one stands for a list."""
+    if not isinstance(paths, Iterable | Path):
+        raise ConfigError(key, f"{paths} is not a path", fix="give a path, or a list of paths")
     return [str(one) for one in ([paths] if isinstance(paths, PathLike) else paths)]
 
 

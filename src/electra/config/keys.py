@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from electra.config.schema import Config
 from electra.errors import ConfigError, suggest
@@ -146,7 +147,15 @@ def hint_for(key: str, root: Any = Config) -> str:
 
 def checked(value: Any, key: str, root: Any = Config) -> Any:
     """A TOML value, refused where it is not of the key's type."""
-    kind = key_types(root)[key]
+    return of_type(value, key_types(root)[key], key)
+
+
+def of_type(value: Any, kind: Any, key: str) -> Any:
+    """The value, refused under the name `key` where it is not of this type; `bool | None` takes None too."""
+    if get_origin(kind) in (Union, UnionType):
+        if value is None:
+            return None
+        (kind,) = (part for part in get_args(kind) if part is not NoneType)
     if get_origin(kind) is Literal:
         if not isinstance(value, str) or value not in get_args(kind):
             raise _not_a_choice(value, key, get_args(kind))

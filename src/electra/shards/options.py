@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_type_hints
 
+from electra.config.keys import of_type
 from electra.corpus.encodings import check_encoding
 from electra.errors import ConfigError
 
@@ -37,6 +38,8 @@ class PrepareOptions:
     """Share of the tokens kept for evaluation, at least 16,384 or a tenth, where no held-out files are given."""
 
     def check(self) -> None:
+        for name, kind in get_type_hints(PrepareOptions).items():
+            of_type(getattr(self, name), kind, f"--{name.replace('_', '-')}")
         if not 0 < self.held_out_share <= 0.5:
             raise ConfigError("--held-out-share", f"{self.held_out_share} is not above 0 and at most 0.5")
         for option, value, least, most in (
@@ -49,9 +52,6 @@ class PrepareOptions:
             check_encoding(self.encoding)
         if not self.text_column:
             raise ConfigError("--text-column", "is empty")
-        if self.tokenizer not in get_args(TokenizerName):
-            names = ", ".join(get_args(TokenizerName))
-            raise ConfigError("--tokenizer", f"there is no '{self.tokenizer}'", fix=f"one of {names}")
 
     def recorded(self, *, vocab_sha256: str | None, held_out_given: bool) -> dict[str, Any]:
         """As they go into data.json: only what has an effect."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from electra.config.keys import of_type
 from electra.corpus.sources import HUB, STDIN, Source, resolve
 from electra.errors import ConfigError, DataError
 from electra.fsio import sha256_file
@@ -76,6 +77,7 @@ def make_request(
     worker: str | None,
 ) -> Request:
     options.check()
+    of_type(workers, int | None, "--workers")
     workers = workers if workers is not None else cores()
     if not 1 <= workers <= MAX_WORKERS:
         raise ConfigError("--workers", f"{workers} is not from 1 to {MAX_WORKERS}")
