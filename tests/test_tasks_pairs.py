@@ -98,6 +98,14 @@ def test_scores_and_hard_negatives(tmp_path: Path) -> None:
         load_task("classify", {"train": path}, columns=Columns(negative="x"), tokenizer=TOKENIZER, config=PLAIN)
     with pytest.raises(DataError, match="'pair' holds .*, not a number"):
         load(path, text="text", pair="bad", label="pair")
+    alike = table(
+        tmp_path / "alike.csv", "text,pair,score", [f"{sentence(at)},{sentence((at, 2))},3" for at in range(9)]
+    )
+    with pytest.raises(
+        DataError, match="alike.csv: column 'score' has one number only: 3 .scores must differ.*--score"
+    ):
+        load(alike, label="score")
+    assert load(alike).task.metrics == RETRIEVAL, "as pairs that are all right, they can be learned"
     with pytest.raises(ConfigError, match="batch_size.*at least 2"):
         one = replace(PLAIN, batch_size=1)
         load_task("pairs", {"train": path}, columns=Columns(), tokenizer=TOKENIZER, config=one)

@@ -22,7 +22,7 @@ from electra.tasks.features import encode_sequences
 from electra.tasks.hold_out import hold_out_examples
 from electra.tasks.rows import Example, Features, HeadOutputs
 from electra.tasks.scoring import Evaluation
-from electra.tasks.tables import read_table
+from electra.tasks.tables import numbers_of, read_table
 from electra.tasks.task import Task
 from electra.tasks.task_data import EvalSplit, TaskData, say_held_out
 from electra.tokenizer.codec import Tokenizer
@@ -49,6 +49,9 @@ def load_pairs(
     assert found.text is not None
     read = partial(read_table, text=found.text, pair=found.pair, label=found.label, kind="pairs")
     train = read(files["train"], negative=found.negative)
+    if found.label is not None:
+        fix = "scores must differ; name another column with --score, or leave it out where every pair is right"
+        numbers_of(train, column=found.label, path=files["train"], fix=fix)
     if "dev" in files:
         dev = read(files["dev"])
     else:

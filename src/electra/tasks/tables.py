@@ -104,6 +104,14 @@ def labels_of(examples: Iterable[Example]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def numbers_of(examples: Iterable[Example], *, column: str, path: Path, fix: str) -> list[float]:
+    """The numbers in a column of labels; DataError where all are the same, which leaves nothing to learn."""
+    numbers = [float(one.label) for one in examples]  # type: ignore[arg-type]  # read as numbers
+    if min(numbers) == max(numbers):
+        raise DataError(path, f"column '{column}' has one number only: {numbers[0]:g}", fix=fix)
+    return numbers
+
+
 def warn_of_labels(labels: Sequence[str], *, kind: Kind, path: Path) -> None:
     """A warning where classes are many numbers, differ in upper and lower case alone, or look like several in one."""
     if kind == "classify" and len(labels) > _MANY_NUMBERS and all(map(_is_number, labels)):

@@ -25,7 +25,7 @@ from electra.tasks.rows import Example, Features, HeadOutputs, Kind, Question, S
 from electra.tasks.scoring import Evaluation, evaluate_scores, evaluate_tags, predictions_from
 from electra.tasks.spans import Answer, decode, span_scores
 from electra.tasks.squad_files import gold_texts, read_squad
-from electra.tasks.tables import labels_of, read_table, warn_of_labels
+from electra.tasks.tables import labels_of, numbers_of, read_table, warn_of_labels
 from electra.tasks.task import Task
 from electra.tasks.windows import Windows, cut_windows
 from electra.tokenizer.codec import Tokenizer
@@ -129,10 +129,7 @@ def load_table(
         raise DataError(files["train"], reason, fix="a task needs two; name another column with --label")
     scale = 1.0
     if kind == "regress":
-        numbers = [float(one.label) for one in whole]  # type: ignore[arg-type]
-        if min(numbers) == max(numbers):
-            reason = f"column '{label}' has one number only: {numbers[0]:g}"
-            raise DataError(files["train"], reason, fix="name another column with --label")
+        numbers = numbers_of(whole, column=label, path=files["train"], fix="name another column with --label")
         scale = max(1e-6, float(np.abs(numbers).max()))
     task = Task(name=name, title=name, kind=kind, labels=labels, metrics=METRICS[kind], scale=scale)
     encode = _sequence_encoder(task, tokenizer=tokenizer, length=config.length)
