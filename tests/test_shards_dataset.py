@@ -55,10 +55,9 @@ def some_units(count: int) -> list[Unit]:
 
 def test_several_shards_read_as_one(tmp_path: Path) -> None:
     units = some_units(40)
-    writer = SplitWriter(tmp_path, split="train", shard_tokens=50)
-    for unit in units:
-        writer.add(unit, np.ones(len(unit.keys), np.bool_))
-    writer.close()
+    with SplitWriter(tmp_path, split="train", shard_tokens=50) as writer:
+        for unit in units:
+            writer.add(unit, np.ones(len(unit.keys), np.bool_))
     record = writer.totals()
     assert len(record["shards"]) > 5 and len(writer.files) == 3 * len(record["shards"])
     split = Split(tmp_path, record, dtype=np.dtype("<u2"), vocab_size=99)
@@ -81,17 +80,30 @@ def test_several_shards_read_as_one(tmp_path: Path) -> None:
 
 def test_chosen_documents_only(tmp_path: Path) -> None:
     (unit,) = [one for one in some_units(40) if len(one.keys) == 5][:1]
-    writer = SplitWriter(tmp_path, split="train")
     chosen = np.array([True, False, True, False, False])
-    writer.add(unit, chosen)
-    writer.add(unit, ~np.ones(5, np.bool_))
-    writer.close()
+    with SplitWriter(tmp_path, split="train") as writer:
+        writer.add(unit, chosen)
+        writer.add(unit, ~np.ones(5, np.bool_))
     split = Split(tmp_path, writer.totals(), dtype=np.dtype("<u2"), vocab_size=99)
     starts = np.cumsum([0, *unit.sentence_tokens])
     edges = np.cumsum([0, *unit.document_sentences])
     expected = [unit.tokens[starts[edges[n]] : starts[edges[n + 1]]] for n in (0, 2)]
     assert np.array_equal(split.slice(0, split.n_tokens), np.concatenate(expected))
     assert split.document_ids.tolist() == unit.keys["id"][chosen].tolist()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
+@pytest.mark.parametrize("full", ["00000.tokens", "00000.documents", "00003.sentences"])
+def test_a_full_disk_leaves_no_file_open(full: str, tmp_path: Path) -> None:
+    (tmp_path / full).symlink_to("/dev/full")
+    with (
+        pytest.raises(OSError, match="No space left on device"),
+        SplitWriter(tmp_path, split="train", shard_tokens=50) as writer,
+    ):
+        for unit in some_units(40):
+            writer.add(unit, np.ones(len(unit.keys), np.bool_))
+    links = [one for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    assert not {"/dev/full", *map(str, tmp_path.iterdir())} & {os.readlink(one) for one in links}
 
 
 def test_gather_takes_any_shape(prepared: Path) -> None:

@@ -50,11 +50,13 @@ def finalise(
     for name in (*SPLITS, TOKENIZER):
         shutil.rmtree(folder / name, ignore_errors=True)  # of a run that died before data.json
     (folder / SUMS).unlink(missing_ok=True)
-    with commit_dir(folder / TRAIN) as train, commit_dir(folder / HELD_OUT) as held_out:
-        writers = {
-            TRAIN: SplitWriter(train, split=TRAIN),
-            HELD_OUT: SplitWriter(held_out, split=HELD_OUT),
-        }
+    with (
+        commit_dir(folder / TRAIN) as train,
+        commit_dir(folder / HELD_OUT) as held_out,
+        SplitWriter(train, split=TRAIN) as to_train,
+        SplitWriter(held_out, split=HELD_OUT) as to_hold_out,
+    ):
+        writers = {TRAIN: to_train, HELD_OUT: to_hold_out}
         with progress("Writing shards", total=float(sum(header.tokens for header in headers)), unit="tokens") as bar:
             done = split = 0
             for number, (path, header, keep) in enumerate(parts):
@@ -65,12 +67,10 @@ def finalise(
                     unit, held, documents = divide(unit, chosen)
                     keep = keep[documents]
                     split += int(np.count_nonzero(np.bincount(documents[keep]) > 1))
-                writers[TRAIN].add(unit, keep & ~held)
-                writers[HELD_OUT].add(unit, keep & held)
+                to_train.add(unit, keep & ~held)
+                to_hold_out.add(unit, keep & held)
                 done += header.tokens
                 bar.update(done)
-        for writer in writers.values():
-            writer.close()
     with commit_dir(folder / TOKENIZER) as aside:
         tokenizer.save(aside)
     manifest = _manifest(folder, headers, choice, writers, split=split, tokenizer=tokenizer, about=about)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
@@ -15,7 +16,7 @@ _PARTS = ("tokens", "sentences", "documents")
 
 
 class SplitWriter:
-    """Writes NNNNN.tokens, .sentences and .documents into a folder; `close` ends the last shard."""
+    """Writes NNNNN.tokens, .sentences and .documents into a folder; the end of its block ends the last shard."""
 
     def __init__(self, folder: Path, *, split: str, shard_tokens: int = SHARD_TOKENS) -> None:
         self._folder, self._split, self._shard_tokens = folder, split, shard_tokens
@@ -23,6 +24,19 @@ class SplitWriter:
         self._digests: dict[str, Any] = {}
         self.shards: list[dict[str, Any]] = []
         self.files: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            for file in self._open.values():
+                with suppress(OSError):  # what is in its buffer, a full disk does not take
+                    file.close()
+            self._open = {}
 
     def add(self, unit: Unit, chosen: np.ndarray[Any, Any]) -> None:
         """Append those documents of the unit that the boolean array names."""
@@ -50,14 +64,14 @@ class SplitWriter:
         return {**counts, "shards": self.shards}
 
     def _begin(self) -> None:
-        self.close()
+        self._finish()
         name = f"{len(self.shards):05d}"
         self.shards.append({"name": name, "tokens": 0, "sentences": 0, "documents": 0})
         for part in _PARTS:
-            self._open[part] = open(self._folder / f"{name}.{part}", "wb")  # noqa: SIM115  closed by `close`
+            self._open[part] = open(self._folder / f"{name}.{part}", "wb")  # noqa: SIM115  closed at the end
             self._digests[part] = hashlib.sha256()
 
-    def close(self) -> None:
+    def _finish(self) -> None:
         for part, file in self._open.items():
             file.close()
             path = Path(file.name)
