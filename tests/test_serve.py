@@ -139,6 +139,19 @@ def test_predictions_are_those_of_inference(tmp_path: Path, kind: Kind, row: dic
         assert client.get("/api/run").status_code == 404
 
 
+@pytest.mark.parametrize("kind", ["classify", "pairs"])
+def test_what_a_row_loses_is_in_its_answer(tmp_path: Path, kind: Kind) -> None:
+    tuned_folders.save(tmp_path / "tuned", kind)
+    takes = load_finetuned(tmp_path / "tuned").about.length - 2  # beside [CLS] and [SEP]
+    long, short = " ".join(["dog"] * (takes + 9)), "a dog"
+    texts = {"classify": [(long,), (short,)], "pairs": [(long, long), (short, "dog " * (takes + 1)), (short, short)]}
+    rows = [dict(zip(("text", "pair"), row, strict=False)) for row in texts[kind]]
+    with served(tmp_path / "tuned") as url, httpx.Client(base_url=url, timeout=LIMIT_S) as client:
+        for _ in range(2):
+            answer = client.post("/api/predict", json={"rows": rows}).json()
+            assert answer["lost_tokens"] == ([9, 0] if kind == "classify" else [18, 1, 0])
+
+
 def _texts(row: dict[str, Any]) -> str | tuple[str, ...]:
     texts = tuple(value for value in row.values() if value is not None)
     return texts if len(texts) > 1 else texts[0]

@@ -75,8 +75,10 @@ def lost_tokens(loaded: FinetunedModel, rows: Sequence[Example | Sentence | Ques
             return 0
         if isinstance(row, Question):
             return max(0, len(encode([row.question])[0]) - about.max_query)
-        texts = [row.text] if row.pair is None else [row.text, row.pair]
-        return max(0, sum(map(len, encode(texts))) + len(texts) + 1 - about.length)
+        sizes = [len(ids) for ids in encode([row.text] if row.pair is None else [row.text, row.pair])]
+        if about.kind == "pairs":  # a sequence for each text
+            return sum(max(0, size + 2 - about.length) for size in sizes)
+        return max(0, sum(sizes) + len(sizes) + 1 - about.length)
 
     return [lost(row) for row in rows]
 

@@ -239,7 +239,7 @@ function shown(found, task, values) {
 /** A line where the model did not read everything. */
 function unread(count, task) {
   if (!count) return [];
-  const where = task.kind === "span" ? " of the question" : task.pairs ? " of the longer text" : "";
+  const where = task.kind === "span" ? " of the question" : task.kind === "pairs" ? " of the texts" : task.pairs ? " of the longer text" : "";
   const lost = count === 1 ? `The last token${where} was not read` : `The last ${count.toLocaleString("en")} tokens${where} were not read`;
   const reason = task.kind === "span" ? "it is longer than the model takes" : `the model takes ${task.length} with [CLS] and [SEP]`;
   return [element("p", { class: "summary cut" }, `${lost}: ${reason}.`)];
