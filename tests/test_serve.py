@@ -140,7 +140,7 @@ def test_predictions_are_those_of_inference(tmp_path: Path, kind: Kind, row: dic
 
 
 @pytest.mark.parametrize("kind", ["classify", "pairs"])
-def test_what_a_row_loses_is_in_its_answer(tmp_path: Path, kind: Kind) -> None:
+def test_what_a_row_loses_is_in_its_answer(tmp_path: Path, kind: Kind, capsys: pytest.CaptureFixture[str]) -> None:
     tuned_folders.save(tmp_path / "tuned", kind)
     takes = load_finetuned(tmp_path / "tuned").about.length - 2  # beside [CLS] and [SEP]
     long, short = " ".join(["dog"] * (takes + 9)), "a dog"
@@ -150,6 +150,7 @@ def test_what_a_row_loses_is_in_its_answer(tmp_path: Path, kind: Kind) -> None:
         for _ in range(2):
             answer = client.post("/api/predict", json={"rows": rows}).json()
             assert answer["lost_tokens"] == ([9, 0] if kind == "classify" else [18, 1, 0])
+    assert "longer than" not in capsys.readouterr().err, "the answers say it; the server has no line a request"
 
 
 def _texts(row: dict[str, Any]) -> str | tuple[str, ...]:

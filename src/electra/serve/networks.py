@@ -17,6 +17,7 @@ from electra.inference.detect import detect_all
 from electra.interop.finetuned_folder import is_finetuned
 from electra.interop.models import Loaded, load_model
 from electra.model.heads import DetectionHead
+from electra.progress import quiet
 
 Verb = Literal["detect", "replace", "score", "predict", "encode"]
 
@@ -79,8 +80,9 @@ class Networks:
     def _predictions(self, items: Sequence[Any]) -> list[Any]:
         assert self.finetuned is not None
         rows = [row for rows in items for row in rows]
-        found = zip(predict.predict(self.finetuned, rows), predict.lost_tokens(self.finetuned, rows), strict=True)
-        return _split(list(found), items)
+        with quiet():  # the answer says how much of a row was cut, not a line for every request
+            predictions = predict.predict(self.finetuned, rows)
+        return _split(list(zip(predictions, predict.lost_tokens(self.finetuned, rows), strict=True)), items)
 
 
 def load_networks(path: Path, *, generator: Path | None = None) -> Networks:
