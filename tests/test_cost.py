@@ -92,7 +92,6 @@ def test_paper_inference_flops() -> None:
 def test_real_flops_of_small() -> None:
     small = cost.train_flops(SMALL)
     assert small.tokens == 16_384_000_000
-    assert cost.forward_flops_per_token(SMALL) / 1e6 == pytest.approx(20.6 + 2.75, abs=0.05)
     assert cost.real_flops_per_token(SMALL) / 1e6 == pytest.approx(70.2, abs=0.05)
     assert f"{small.real:.2e}" == "1.15e+18"
 
@@ -183,18 +182,16 @@ def test_parameters_of_every_variant_are_the_networks(config: Config) -> None:
     assert cost.parameters(config).parts == counted
 
 
-def torch_flops(config: Config, objective: Objective, *, learn: bool) -> float:
-    """FLOPs that torch counts in a forward pass over full sequences, or in a training step."""
+def torch_flops(config: Config, objective: Objective) -> float:
+    """FLOPs a token that torch counts in a training step on full sequences."""
     torch.manual_seed(0)
     batch, length = config.train.batch_size, config.data.length
     rows = ragged_rows(batch, length=length, vocab=config.model.vocab_size, full=True)
     network, sequences = build_model(config, ops=OPS), unpack(rows)
     masked = objective.choose_masked(sequences)
     plain = sdpa_kernel(SDPBackend.MATH)  # of fused attention without dropout, the counter sees nothing on a CPU
-    with plain, FlopCounterMode(display=False) as counter, torch.set_grad_enabled(learn):
-        loss = objective.loss(network, sequences, masked, objective.counts(sequences, masked)).loss
-        if learn:
-            loss.backward()
+    with plain, FlopCounterMode(display=False) as counter:
+        objective.loss(network, sequences, masked, objective.counts(sequences, masked)).loss.backward()
     return counter.get_total_flops() / (batch * length)
 
 
@@ -204,13 +201,10 @@ def stages(config: Config) -> tuple[Objective, ...]:
 
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 def test_real_flops_are_torchs(config: Config) -> None:
-    """A forward pass and a training step of the tiny network through its objective, as torch counts them."""
-    *first, last = stages(config)
-    assert torch_flops(config, last, learn=False) == pytest.approx(cost.forward_flops_per_token(config), rel=1e-9)
-    shares = [3 / 7, 4 / 7] if first else [1.0]  # of 7 steps, the generator's half is 3
-    total = sum(
-        share * torch_flops(config, stage, learn=True) for share, stage in zip(shares, (*first, last), strict=True)
-    )
+    """A training step of the tiny network through its objective, as torch counts it."""
+    objectives = stages(config)
+    shares = [3 / 7, 4 / 7] if len(objectives) > 1 else [1.0]  # of 7 steps, the generator's half is 3
+    total = sum(share * torch_flops(config, stage) for share, stage in zip(shares, objectives, strict=True))
     assert total == pytest.approx(cost.real_flops_per_token(config), rel=1e-9)
     assert cost.train_flops(config).real == pytest.approx(total * 7 * 3 * 40, rel=1e-9)
 
@@ -245,7 +239,7 @@ def test_short_sequences_cost_what_they_are() -> None:
 def test_two_stages_cost_one_after_the_other() -> None:
     config = variant(algorithm="two-stage")
     config = replace(config, train=replace(config.train, steps=10, generator_steps=4))
-    generator, both = (torch_flops(config, stage, learn=True) * 3 * 40 for stage in stages(config))
+    generator, both = (torch_flops(config, stage) * 3 * 40 for stage in stages(config))
     for steps, expected in ((3, 3 * generator), (4, 4 * generator), (10, 4 * generator + 6 * both)):
         assert cost.train_flops(config, steps=steps).real == pytest.approx(expected, rel=1e-9)
     # The frozen generator of the second stage goes forward only, by the paper's rules too.

@@ -173,13 +173,6 @@ def _towers(generator: GeneratorConfig) -> int:
 # FLOPs: the parts of a forward pass, counted by either rule.
 
 
-def forward_flops_per_token(config: Config) -> float:
-    """Matrix-product FLOPs of one token's forward pass at `data.length`, of generator and discriminator together."""
-    networks = _networks(config, config.data.length)
-    rules = _products(config.masking, networks, config.model.vocab_size)
-    return sum(part.forward for part in _parts(networks, rules))
-
-
 def real_flops_per_token(config: Config) -> float:
     """Matrix-product FLOPs of training on one token, forward and backward; of two stages or lengths, the mean."""
     *alone, together = stage_flops_per_token(config)
