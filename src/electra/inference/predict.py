@@ -9,7 +9,6 @@ from itertools import compress
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from electra import hardware
 from electra.errors import ConfigError, DataError
@@ -18,6 +17,7 @@ from electra.finetune.model_folder import FinetunedModel
 from electra.inference.given_texts import require_text
 from electra.inference.placement import placed
 from electra.inference.results import Prediction
+from electra.metrics.probabilities import sigmoid, softmax
 from electra.progress import Bar, progress, say
 from electra.tasks.features import encode_sequences, encode_words
 from electra.tasks.pairs import cosines, encode_pairs
@@ -221,7 +221,7 @@ def _tags(
     features, windows = encode_words(bare, tokenizer=loaded.tokenizer, labels=about.labels, length=about.length)
     found: list[list[tuple[str, float]]] = [[] for _ in sentences]
     for window, scores in zip(windows, outputs(features)["scores"], strict=True):
-        probabilities = softmax(np.asarray(scores, np.float64)[list(window.positions)])
+        probabilities = softmax(np.asarray(scores)[list(window.positions)])
         best = zip(probabilities.argmax(-1), probabilities, strict=True)
         found[window.sentence] += [(about.labels[tag], float(row[tag])) for tag, row in best]
     for one, tagged in zip(sentences, found, strict=True):
@@ -265,17 +265,3 @@ def _answer(answer: Answer, *, threshold: float | None) -> Prediction:
         "null_odds": answer.null_odds,
         "n_best": [{"text": one.text, "start": one.start, "end": one.end, "score": one.score} for one in answer.spans],
     }
-
-
-def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probabilities along the last axis."""
-    exponentials = np.exp(scores - scores.max(-1, keepdims=True))
-    probabilities: NDArray[np.float64] = exponentials / exponentials.sum(-1, keepdims=True)
-    return probabilities
-
-
-def sigmoid(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A probability for each score, on its own."""
-    small = np.exp(-np.abs(scores))
-    probabilities: NDArray[np.float64] = np.where(scores >= 0, 1.0, small) / (1.0 + small)
-    return probabilities

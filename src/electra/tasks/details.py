@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electra.metrics import classification, tagging
+from electra.metrics.probabilities import sigmoid, softmax
 from electra.tasks.rows import Example, Sentence
 from electra.tasks.task import Task
 
@@ -71,9 +72,8 @@ def sequence_details(
     if task.kind == "regress":
         return _of_numbers(scores[:, 0].astype(np.float64), examples)
     if task.kind == "multilabel":
-        return _of_several(scores.astype(np.float64), targets, examples, task=task)
-    exponentials = np.exp((scores - scores.max(1, keepdims=True)).astype(np.float64))
-    probabilities = exponentials / exponentials.sum(1, keepdims=True)
+        return _of_several(scores, targets, examples, task=task)
+    probabilities = softmax(scores)
     predicted, count = scores.argmax(1), len(task.labels)
     one_hot = np.eye(count, dtype=bool)
     every = np.arange(len(targets))
@@ -145,10 +145,8 @@ def _of_numbers(predicted: NDArray[np.float64], examples: Sequence[Example]) -> 
     return Details(rows=len(examples), errors=errors)
 
 
-def _of_several(
-    scores: NDArray[np.float64], targets: NDArray[Any], examples: Sequence[Example], *, task: Task
-) -> Details:
-    probabilities = 1 / (1 + np.exp(-np.clip(scores, -60, 60)))
+def _of_several(scores: NDArray[Any], targets: NDArray[Any], examples: Sequence[Example], *, task: Task) -> Details:
+    probabilities = sigmoid(scores)
     predicted = scores > 0
     apart = np.abs(probabilities - targets).sum(1)
     wrong = [
