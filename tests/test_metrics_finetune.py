@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra.metrics import classification, regression
-from electra.metrics.spread import Summary, share_interval, summarise
+from electra.metrics.spread import Summary, median_place, share_interval, summarise
 from electra.metrics.tagging import ChunkScore, chunk_scores, chunks, tag_accuracy
 
 PAIRS = st.integers(1, 5).flatmap(
@@ -255,6 +255,22 @@ def test_summary_by_hand() -> None:
     assert math.isnan(summarise([1.0, math.nan]).median)
     with pytest.raises(ValueError, match="no score"):
         summarise([])
+
+
+@pytest.mark.parametrize(
+    ("scores", "place"),
+    [
+        ([7.0], 0),
+        ([30.0, 10.0, 20.0], 2),
+        ([30.0, 10.0], 1),
+        ([5.0, 5.0, 5.0, 5.0], 1),
+        ([None, 70.0, 60.0], 2),
+        ([math.nan, math.inf, 60.0], 1),
+        ([None, None], 0),
+    ],
+)
+def test_the_place_of_the_median(scores: list[float | None], place: int) -> None:
+    assert median_place(scores) == place
 
 
 @given(st.integers(1, 3000).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total))))

@@ -27,6 +27,7 @@ from electra.interop.network import Network, shapes_only
 from electra.interop.settings import check_sizes
 from electra.manifest import FILE as MANIFEST
 from electra.manifest import Manifest, read_manifest, read_or_say
+from electra.metrics.spread import median_place
 from electra.ops.dispatch import Kernels, host_ops
 from electra.records import read_record
 from electra.tasks.rows import Kind
@@ -168,9 +169,7 @@ def model_folder(folder: Path) -> Path:
         inside = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and is_finetuned(entry))
         fix = f"it holds several: {', '.join(inside[:9])}; name one" if inside else _ACCEPTED
         raise CheckpointError(folder, "is not a fine-tuned model", fix=fix)
-    scores = [_about(seed, _described(seed)).score for seed in seeds]
-    ranked = sorted(range(len(seeds)), key=lambda at: (-math.inf if (score := scores[at]) is None else score, at))
-    return seeds[ranked[(len(seeds) - 1) // 2]]
+    return seeds[median_place([_about(seed, _described(seed)).score for seed in seeds])]
 
 
 def _sums(path: Path, described: dict[str, Any]) -> Manifest | None:

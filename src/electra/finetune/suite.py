@@ -5,7 +5,6 @@ Running a task again in its folder runs the seeds that are missing.
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from electra.finetune.task_results import SeedScore, Suite, TaskResult
 from electra.finetune.unfinished import FOLDER, Unfinished
 from electra.fsio import in_turn, remove_leftovers, require_own
 from electra.manifest import finish, read_or_say
+from electra.metrics.spread import median_place
 from electra.progress import counted, progress, say
 from electra.tasks.leaderboard import write_submission
 from electra.tasks.task_data import TaskData
@@ -237,9 +237,7 @@ def _line(data: TaskData, run: SeedRun) -> str:
 
 def median_seed(done: TaskResult) -> int:
     """The seed whose score is the median, of two middle ones the lower."""
-    scores = {run.seed: run.scores[done.metrics[0]] for run in done.seeds}
-    ranked = sorted(scores, key=lambda seed: scores[seed] if math.isfinite(scores[seed]) else -math.inf)
-    return ranked[(len(ranked) - 1) // 2]
+    return done.seeds[median_place([run.scores[done.metrics[0]] for run in done.seeds])].seed
 
 
 def notices(data: TaskData, config: FinetuneConfig, *, positions: int) -> list[str]:

@@ -1,9 +1,9 @@
-"""Median and spread over seeds; the interval of a share of rows."""
+"""Median and spread over seeds, and which seed is the median; the interval of a share of rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +38,12 @@ def summarise(values: Iterable[float]) -> Summary:
             min=float(scores.min()),
             max=float(scores.max()),
         )
+
+
+def median_place(scores: Sequence[float | None]) -> int:
+    """Where the median score stands, of two middle ones the lower; one that is missing or not finite is the worst."""
+    known = [-math.inf if score is None or not math.isfinite(score) else score for score in scores]
+    return sorted(range(len(known)), key=known.__getitem__)[(len(known) - 1) // 2]
 
 
 def share_interval(count: int, total: int) -> tuple[float, float]:
