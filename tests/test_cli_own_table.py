@@ -20,7 +20,7 @@ from model_folders import RTD, SIZE, make_run
 from tuned_folders import save
 
 from electra.cli import main
-from electra.cli.lines import next_lines, program
+from electra.cli.lines import command_line, next_lines, program
 from electra.finetune.evaluation_file import read_evaluation
 from electra.finetune.model_folder import load_finetuned
 from electra.finetune.paper_settings import settings, settings_for_rows
@@ -338,4 +338,5 @@ def test_a_full_disk_is_a_file_error_everywhere() -> None:
 
 
 def test_names_with_spaces_are_quoted() -> None:
+    assert command_line("detect", "--model", Path("my run"), "TEXT") == "electra detect --model 'my run' TEXT"
     assert next_lines(("predict", "--input", "my reviews.csv")) == ["next: electra predict --input 'my reviews.csv'"]

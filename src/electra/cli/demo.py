@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from electra.cli.lines import echo, program
+from electra.cli.lines import command_line, echo
 
 if TYPE_CHECKING:
     from electra.demo.demo import DemoResult
@@ -37,8 +36,8 @@ def command(out: Path, minutes: float | None, from_zero: bool) -> None:
     for line in _from_zero(result) if from_zero else _adapted(result):
         echo(f"  {line}")
     echo(f"  Took {clock(result.seconds)}. Next, with sentences of yours:")
-    echo(f'  {program()} detect --model {shlex.quote(str(result.run))} "..."')
-    echo(f'  echo "..." | {program()} predict --model {shlex.quote(str(result.tuned))} --input -')
+    echo(f'  {command_line("detect", "--model", result.run)} "..."')
+    echo(f'  echo "..." | {command_line("predict", "--model", result.tuned, "--input", "-")}')
 
 
 def _adapted(result: DemoResult) -> list[str]:
@@ -58,7 +57,6 @@ def _from_zero(result: DemoResult) -> list[str]:
         f" (chance {result.chance:.1%})",
     ]
     if result.pretrained <= result.untrained:
-        lines.append(
-            f"So short a run from zero does not help yet. What a trained one brings: {program()} demo --out demo-tiny"
-        )
+        trained = command_line("demo", "--out", "demo-tiny")
+        lines.append(f"So short a run from zero does not help yet. What a trained one brings: {trained}")
     return lines

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import click
 
 from electra.cli.config import FILE, OVERRIDES
 from electra.cli.finetune import MODEL, SEEDS, TOGETHER, UNTRAINED, WithKeys
-from electra.cli.lines import echo, program
+from electra.cli.lines import command_line, echo
 
 
 @click.command("glue", cls=WithKeys)
@@ -60,4 +59,4 @@ def command(
     )
     show(suite)
     say(f"{counted(len(suite.results), 'task')}, {counted(seeds, 'seed')} each, in {clock(time.monotonic() - began)}")
-    echo(f"done: {out}  (again at any time: {program()} evaluate {shlex.quote(str(out))})")
+    echo(f"done: {out}  (again at any time: {command_line('evaluate', out)})")

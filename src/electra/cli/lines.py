@@ -36,7 +36,12 @@ def echo_data(line: str) -> None:
 
 def next_lines(*commands: Sequence[str]) -> list[str]:
     """`next: ...` for each command of this program, to be typed as it stands."""
-    return [f"next: {program()} {shlex.join(one)}" for one in commands]
+    return [f"next: {command_line(*one)}" for one in commands]
+
+
+def command_line(*words: object) -> str:
+    """A command of this program, in quotes where a shell needs them."""
+    return f"{program()} {shlex.join(map(str, words))}"
 
 
 def program() -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import click
 
 from electra.cli.config import FILE, OVERRIDES, PRESET
-from electra.cli.lines import echo, program
+from electra.cli.lines import command_line, echo
 
 
 @click.command("pretrain")
@@ -85,5 +84,5 @@ def command(
         return
     run = pretrain(config, data=data, out=out, start=start, began=process_began(), lengthen=resume is not None)
     if is_leader():
-        named = shlex.quote(str(run))
-        echo(f"done: {run}  (next: {program()} export {named} --out DIR, {program()} detect --model {named} TEXT)")
+        following = command_line("export", run, "--out", "DIR"), command_line("detect", "--model", run, "TEXT")
+        echo(f"done: {run}  (next: {', '.join(following)})")

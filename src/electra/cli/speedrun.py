@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
 import click
 
 from electra.cli.config import FILE, OVERRIDES
-from electra.cli.lines import echo, program
+from electra.cli.lines import command_line, echo
 
 PRESET = click.option("--preset", metavar="NAME", help="Start from this preset instead of an entry.")
 
@@ -59,7 +58,8 @@ def train(
         began=process_began(),
     )
     took = f"{elapsed_seconds(run):.1f} s of {60 * minutes:g}"
-    echo(f"done: {run}, {took}  (next: {program()} speedrun score --run {shlex.quote(str(run))} --glue GLUE)")
+    following = command_line("speedrun", "score", "--run", run, "--glue", "GLUE")
+    echo(f"done: {run}, {took}  (next: {following})")
 
 
 @command.command()
