@@ -88,6 +88,34 @@ def test_one_file_is_enough(place: Path) -> None:
     assert following[-1] == "next: electra export reviews-model --out reviews-model-hf"
 
 
+@pytest.mark.parametrize(
+    ("options", "said", "columns"),
+    [
+        (
+            (),
+            "reading the texts from columns 'text' and 'pair', the label from 'verdict' (--text, --pair and --label name",
+            {"text": "text", "pair": "pair", "label": "verdict", "separator": ","},
+        ),
+        (
+            ("--text", "text"),
+            "not read: 'pair' (--pair pair reads a second text)",
+            {"text": "text", "label": "verdict", "separator": ","},
+        ),
+    ],
+)
+def test_defect_a_second_text_was_left_out_without_a_word(
+    options: tuple[str, ...], said: str, columns: dict[str, str], place: Path, tmp_path: Path
+) -> None:
+    rows = [
+        {"text": row["review"], "pair": row["review"], "verdict": row["verdict"]}
+        for row in cells(place / "reviews.csv")
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ("finetune", "classify", tmp_path / "rows.jsonl", "--model", place / "run", *options, *FAST, "epochs=0.2")
+    assert f"rows.jsonl: {said}" in done(*command, "--out", tmp_path / "out").stderr
+    assert load_finetuned(tmp_path / "out").about.columns == columns
+
+
 def test_a_folder_of_something_else_is_refused(place: Path, tmp_path: Path) -> None:
     texts = reviews(tmp_path / "reviews.csv").parent
     refused = electra("finetune", "classify", texts / "reviews.csv", "--model", place / "run", "--out", texts, *FAST)

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from electra.errors import DataError
-from electra.tasks.columns import Columns, find_columns
+from electra.tasks.columns import Columns, find_columns, unread_texts
 from electra.tasks.rows import Kind
 from electra.tasks.table_rows import table_rows
 from electra.tasks.tables import read_table
@@ -49,6 +49,32 @@ CLASSES = ["good", "bad", "fair"] * 4
 def test_columns_are_found(columns: dict[str, list[Any]], text: str, label: str, tmp_path: Path) -> None:
     found = find_columns(table(tmp_path / "rows.csv", **columns), Columns(), kind="classify")
     assert (found.text, found.label) == (text, label)
+
+
+@pytest.mark.parametrize(
+    ("names", "asked", "text", "pair", "unread"),
+    [
+        (("text", "pair"), Columns(), "text", "pair", []),
+        (("premise", "hypothesis"), Columns(), "premise", "hypothesis", []),
+        (("text_a", "text_b"), Columns(text="text_a"), "text_a", None, ["text_b"]),
+        (("question", "answer"), Columns(pair="question", text="answer"), "answer", "question", []),
+        (("text", "title"), Columns(), "text", None, ["title"]),
+    ],
+)
+def test_defect_a_second_text_is_read_or_named(
+    names: tuple[str, str], asked: Columns, text: str, pair: str | None, unread: list[str], tmp_path: Path
+) -> None:
+    """Of a table with the columns `text`, `pair` and `score` the second text was left out without a word."""
+    path = table(tmp_path / "rows.csv", **dict.fromkeys(names, TEXTS), label=CLASSES)
+    found = find_columns(path, asked, kind="classify")
+    assert (found.text, found.pair, found.label) == (text, pair, "label")
+    assert unread_texts(path, found) == unread
+
+
+def test_a_column_of_answers_that_repeat_is_the_label_and_no_text(tmp_path: Path) -> None:
+    path = table(tmp_path / "rows.csv", question=TEXTS, answer=CLASSES)
+    found = find_columns(path, Columns(), kind="classify")
+    assert (found.text, found.pair, found.label) == ("question", None, "answer")
 
 
 def test_named_columns_are_taken_as_they_are(tmp_path: Path) -> None:

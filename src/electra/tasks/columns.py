@@ -20,7 +20,9 @@ _PAIRS = (
     (TEXT, PAIR),
     ("sentence1", "sentence2"),
     ("text1", "text2"),
+    ("text_a", "text_b"),
     ("question1", "question2"),
+    ("premise", "hypothesis"),
     ("anchor", "positive"),
     ("query", "positive"),
     ("query", "passage"),
@@ -34,10 +36,11 @@ _REPEATS = 4  # a column of classes has each class this often, on average
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Columns:
-    """Which columns of a table hold what; None: to be guessed, and no second text."""
+    """Which columns of a table hold what; None: to be guessed."""
 
     text: str | None = None
     pair: str | None = None
+    """The second text; guessed only where the first is."""
     label: str | None = None
     """Of pairs: the graded score, which is never guessed."""
     negative: str | None = None
@@ -59,10 +62,20 @@ def find_columns(path: Path, columns: Columns, *, kind: Kind) -> Columns:
         return columns
     rows = list(islice(table_rows(path), _LOOK_ROWS))
     label = columns.label or _guess_label(rows, kind=kind, other=(columns.text, columns.pair))
-    text = columns.text or _guess_text(rows, other=(label, columns.pair))
+    text, pair = columns.text, columns.pair
+    if text is None and pair is None:
+        text, pair = _usual_pair(_free(rows, (label,)), columns) or (None, None)
+    text = text or _guess_text(rows, other=(label, pair))
     if rows and not (text and label):
-        raise _unclear(path, rows, text=text, label=label, pair=columns.pair)
-    return replace(columns, text=text or TEXT, label=label or LABEL)
+        raise _unclear(path, rows, text=text, label=label, pair=pair)
+    return replace(columns, text=text or TEXT, pair=pair, label=label or LABEL)
+
+
+def unread_texts(path: Path, columns: Columns) -> list[str]:
+    """The columns that look like texts and are none of those to be read."""
+    rows = list(islice(table_rows(path), _LOOK_ROWS))
+    free = _free(rows, (columns.text, columns.pair, columns.label, columns.negative))
+    return [name for name in free if _words(rows, name) >= _TEXT_WORDS]
 
 
 def _require_different(path: Path, columns: Columns, *, kind: Kind) -> None:
@@ -105,8 +118,7 @@ def _find_pair(path: Path, columns: Columns) -> Columns:
         return columns
     rows = list(islice(table_rows(path), _LOOK_ROWS))
     names = _free(rows, (columns.label, columns.negative))
-    usual = [(columns.text or one, columns.pair or two) for one, two in _PAIRS]
-    found = next(((one, two) for one, two in usual if one in names and two in names and one != two), None)
+    found = _usual_pair(names, columns)
     if found is None:
         wordy = [name for name in names if _words(rows, name) >= _TEXT_WORDS]
         left = [name for name in wordy if name not in (columns.text, columns.pair)]
@@ -114,6 +126,12 @@ def _find_pair(path: Path, columns: Columns) -> Columns:
         certain = len({*wordy, *(name for name in (columns.text, columns.pair) if name)}) == 2
         found = (both[0], both[1]) if certain else (columns.text or TEXT, columns.pair or PAIR)
     return replace(columns, text=found[0], pair=found[1])
+
+
+def _usual_pair(names: Sequence[str], columns: Columns) -> tuple[str, str] | None:
+    """Two columns whose names go together, with those that are named in the place of theirs."""
+    usual = [(columns.text or one, columns.pair or two) for one, two in _PAIRS]
+    return next(((one, two) for one, two in usual if one in names and two in names and one != two), None)
 
 
 def _guess_text(rows: Sequence[TableRow], *, other: tuple[str | None, ...]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from electra.config.finetune import FinetuneConfig
 from electra.errors import ConfigError, DataError, suggest
 from electra.progress import say
-from electra.tasks.columns import LABEL, TEXT, Columns, find_columns
+from electra.tasks.columns import LABEL, TEXT, Columns, find_columns, unread_texts
 from electra.tasks.glue_tasks import TASKS, glue_task
 from electra.tasks.pairs import load_pairs
 from electra.tasks.rows import Kind
@@ -88,9 +89,7 @@ def load_task(
     if name == "pairs":
         return load_pairs(title or name, files, columns=columns, tokenizer=tokenizer, config=config)
     found = find_columns(files["train"], columns, kind=kind_of(name))
-    if (found.text, found.label) != (columns.text or TEXT, columns.label or LABEL):
-        guess = f"reading the text from column '{found.text}', the label from '{found.label}'"
-        say(f"{files['train']}: {guess} (--text and --label name others)")
+    _say_columns(files["train"], found, asked=columns)
     assert found.text is not None and found.label is not None
     loaded = load_table(
         title or name,
@@ -126,3 +125,16 @@ def split_files(
             raise DataError(data, f"has no {split} file", fix=f"name it {listed}")
         found[split] = there[0]
     return found
+
+
+def _say_columns(path: Path, found: Columns, *, asked: Columns) -> None:
+    """Say which columns were guessed, and which texts are left unread."""
+    if (found.text, found.pair, found.label) != (asked.text or TEXT, asked.pair, asked.label or LABEL):
+        texts, options = f"text from column '{found.text}'", "--text and --label name others"
+        if found.pair is not None:
+            texts = f"texts from columns '{found.text}' and '{found.pair}'"
+            options = "--text, --pair and --label name others; --text alone reads one text"
+        say(f"{path}: reading the {texts}, the label from '{found.label}' ({options})")
+    if found.pair is None and (others := unread_texts(path, found)):
+        listed = ", ".join(f"'{name}'" for name in others)
+        say(f"{path}: not read: {listed} (--pair {shlex.quote(others[0])} reads a second text)")
