@@ -93,7 +93,7 @@ def test_one_file_is_enough(place: Path) -> None:
     [
         (
             (),
-            "reading the texts from columns 'text' and 'pair', the label from 'verdict' (--text, --pair and --label name",
+            "reading the texts from columns 'text' and 'pair', the label from 'verdict' (--text, --pair",
             {"text": "text", "pair": "pair", "label": "verdict", "separator": ","},
         ),
         (

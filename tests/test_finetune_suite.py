@@ -99,8 +99,11 @@ def test_defect_positions_that_pre_training_never_saw_are_named(
     assert (model.about.length, model.about.pretrained_length, model.about.trained_length) == (32, 24, 29)
     predict(model, ["a b c", "a b " * 13])
     assert "warning" not in capfd.readouterr().err
-    predict(model, ["a b c", "a b " * 20])
-    assert "1 of 2 sequences are longer than the 29 tokens of the longest that the model" in capfd.readouterr().err
+    predict(model, [*["a b " * 20] * 2, *["a"] * 2046, "a b " * 20])
+    lines = [line for line in capfd.readouterr().err.splitlines() if "longer" in line]
+    assert len(lines) == 2, "a line each for all rows, and not for every 2,048"
+    assert "3 of 2,049 sequences are longer than the 29 tokens of the longest that the model" in lines[0]
+    assert "3 of 2,049 rows are longer than 32 tokens and were cut" in lines[1]
 
 
 def test_what_a_task_leaves_behind(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -111,9 +111,11 @@ def predict_rows(
     with progress(title, len(rows), "rows") if len(rows) >= _BAR_ROWS else nullcontext() as bar:
         on_gpu = next(loaded.network.parameters()).device.type == "cuda"
         size = max(_CHUNK_ROWS, _GPU_CHUNK_BATCHES * batch_size if on_gpu else 0)
+        lengths = _Lengths(loaded)
         for first in range(0, len(rows), size):
             chunk = rows[first : first + size]
-            outputs = _outputs(loaded, batch_size=batch_size, on_share=_advance(bar, first, len(chunk)))
+            advance = _advance(bar, first, len(chunk))
+            outputs = _outputs(loaded, batch_size=batch_size, lengths=lengths, on_share=advance)
             if kind == "tag":
                 yield from _tags(loaded, _only(Sentence, chunk, loaded), outputs)
             elif kind == "span":
@@ -122,6 +124,30 @@ def predict_rows(
                 yield from _cosines(loaded, _only(Example, chunk, loaded), outputs, first=first)
             else:
                 yield from _labels(loaded, _only(Example, chunk, loaded), outputs, first=first)
+        lengths.say()
+
+
+class _Lengths:
+    """Counts the sequences that are too long, over all chunks, for one line at the end."""
+
+    def __init__(self, loaded: FinetunedModel) -> None:
+        self._about = loaded.about
+        self._sequences = self._longer = self._cut = 0
+
+    def count(self, features: Features) -> None:
+        known = self._about.trained_length
+        self._sequences += len(features.ids)
+        self._longer += sum(len(ids) > known for ids in features.ids) if known else 0
+        self._cut += features.cut
+
+    def say(self) -> None:
+        about, total = self._about, f"{self._sequences:,}"
+        if self._longer:
+            tokens = f"{about.trained_length} tokens of the longest that the model was trained on"
+            say(f"warning: {self._longer:,} of {total} sequences are longer than the {tokens}")
+        if self._cut:
+            what = "texts" if about.kind == "pairs" else "rows"
+            say(f"{self._cut:,} of {total} {what} are longer than {about.length} tokens and were cut")
 
 
 def _advance(bar: Bar | None, first: int, rows: int) -> Callable[[float], None]:
@@ -135,16 +161,12 @@ def _advance(bar: Bar | None, first: int, rows: int) -> Callable[[float], None]:
 
 
 def _outputs(
-    loaded: FinetunedModel, *, batch_size: int, on_share: Callable[[float], None]
+    loaded: FinetunedModel, *, batch_size: int, lengths: _Lengths, on_share: Callable[[float], None]
 ) -> Callable[[Features], HeadOutputs]:
     """The network's outputs as a function of features; a row can have several sequences."""
 
     def outputs(features: Features) -> HeadOutputs:
-        known = loaded.about.trained_length
-        longer = sum(len(ids) > known for ids in features.ids) if known else 0
-        if longer:
-            count = f"{longer:,} of {len(features.ids):,} sequences"
-            say(f"warning: {count} are longer than the {known} tokens of the longest that the model was trained on")
+        lengths.count(features)
         return head_outputs(
             loaded.network,
             features,
@@ -175,8 +197,6 @@ def _labels(
     _require_pairs(loaded, examples, first=first)
     bare = [one if one.label is None else replace(one, label=None) for one in examples]
     features = encode_sequences(bare, tokenizer=loaded.tokenizer, task_kind=about.kind, length=about.length)
-    if features.cut:
-        say(f"{features.cut:,} of {len(examples):,} rows are longer than {about.length} tokens and were cut")
     scores = np.asarray(outputs(features)["scores"], np.float64)
     if about.kind == "regress":
         for one, (value,) in zip(examples, scores.tolist(), strict=True):
@@ -199,8 +219,6 @@ def _cosines(
     _require_pairs(loaded, examples, first=first)
     bare = [replace(one, label=None, negative=None) for one in examples]
     features = encode_pairs(bare, tokenizer=loaded.tokenizer, length=loaded.about.length)
-    if features.cut:
-        say(f"{features.cut:,} of {len(features.ids):,} texts are longer than {loaded.about.length} tokens, and cut")
     for one, cosine in zip(examples, cosines(outputs(features)), strict=True):
         yield {"id": one.id, "cosine": float(cosine)}
 
