@@ -267,6 +267,7 @@ FREE |= {key: values(kind) for key, kind in key_types().items() if get_origin(ki
 FREE |= {
     "objective.name": st.sampled_from(["rtd", "rtd-15", "replace-mlm", "all-tokens-mlm", "mlm"]),
     "objective.correction_weight": st.just(0.0),
+    "objective.overlap_weight": st.just(0.0),
     "generator.tying": st.sampled_from(["none", "embeddings"]),
     "train.algorithm": st.just("joint"),
     "optim.matrices": st.just("adamw"),

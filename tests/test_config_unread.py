@@ -46,6 +46,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "objective.base_rate_start": (True,),
     "objective.unigram_start": (True,),
     "objective.correction_weight": (1.0,),
+    "objective.overlap_weight": (1.0,),
     "objective.contrastive_weight": (1.0,),
     "objective.contrastive_share": (0.6,),
     "masking.rate": (0.4,),
@@ -79,6 +80,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "all": {"generator": GeneratorConfig(width=1.0, tying="all")},
     "warm": {"generator": replace(HALF, temperature_start=2.0)},
+    "overlap": {"objective": ObjectiveConfig(overlap_weight=2.0)},
     "contrastive": {"objective": ObjectiveConfig(contrastive_weight=2.0)},
     "no-dropout": {"dropout": 0.0},
 }

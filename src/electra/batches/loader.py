@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from electra.batches.copies import with_copies
 from electra.batches.epoch_plan import plan_epoch
 from electra.batches.layout import Layout, Specials, Split
 from electra.batches.order import Cursor, permutation, sample_keys
@@ -78,7 +79,10 @@ class Stream:
         while count:
             epoch = self.epoch(cursor.epoch)
             here = epoch.order[cursor.offset : cursor.offset + count]
-            parts.append(pack(epoch.layout, here, sample_keys(here, seed=self._seed, epoch=epoch.number)))
+            rows = pack(epoch.layout, here, sample_keys(here, seed=self._seed, epoch=epoch.number))
+            if self._data.copies:
+                rows = with_copies(rows, share=self._data.copies, specials=self._specials)
+            parts.append(rows)
             count -= len(here)
             end = cursor.offset + len(here)
             cursor = Cursor(cursor.epoch + 1, 0) if end >= epoch.layout.count else Cursor(cursor.epoch, end)

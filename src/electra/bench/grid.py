@@ -140,6 +140,7 @@ def _wanted_of_two_networks(config: Config) -> dict[str, tuple[object, object]]:
     return {
         "objective.name": (config.objective.name, "rtd"),
         "objective.contrastive_weight": (config.objective.contrastive_weight, 0.0),
+        "objective.overlap_weight": (config.objective.overlap_weight, 0.0),
         "generator.kind": (config.generator.kind, "transformer"),
         "generator.tying": (config.generator.tying, "embeddings"),
         "train.algorithm": (config.train.algorithm, "joint"),

@@ -88,6 +88,9 @@ class ObjectiveConfig:
     correction_weight: float = 0.0
     """Weight of predicting the original tokens at the masked positions from the discriminator's states too, through
     the token table (rtd only)."""
+    overlap_weight: float = 0.0
+    """Weight of predicting from [CLS] how many of their tokens a row's two segments share (rtd only). `data.copies`
+    makes rows in which they share many."""
     contrastive_weight: float = 0.0
     """Weight of classifying by [CLS] whether a sequence was corrupted; above 0, some are left alone (rtd only)."""
     contrastive_share: float = 0.2
@@ -143,6 +146,9 @@ class DataConfig:
     short_length: int = 0
     """Largest length that short sequences aim at (`sentences` only); 0 means `data.length`, as in the paper. The
     smallest is 5, so 5 means a single sentence."""
+    copies: float = 0.0
+    """Share of the training sequences whose second segment becomes an altered copy of a part of the first (not
+    `packed`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

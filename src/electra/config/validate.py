@@ -35,6 +35,7 @@ _AT_LEAST = {
     "objective.rtd_weight": 0,
     "objective.contrastive_weight": 0,
     "objective.correction_weight": 0,
+    "objective.overlap_weight": 0,
     "generator.clip": 0,
     "generator.temperature_start": 0,
     "masking.rare": 0,
@@ -106,6 +107,7 @@ _SHARES = {  # low end included?, high end included?
     "train.batch_share": (False, True),
     "data.single_segment": (True, True),
     "data.short": (True, True),
+    "data.copies": (True, True),
     "optim.decay_share": (False, True),
     "optim.warmup_share": (True, True),
     "optim.beta1": (True, False),
@@ -130,6 +132,7 @@ def validate(config: Config | FinetuneConfig) -> None:
     _objective(objective, generator, config.masking, config.train)
     _generator(generator, objective, config.train)
     _curriculum(config.data, config.masking, generator, objective, config.train)
+    _two_segments(config.data, objective)
     if config.train.algorithm == "two-stage":
         _stages(config.train, objective, generator, model)
     _batches(config.train)
@@ -236,6 +239,14 @@ def _lengths(model: ModelConfig, data: DataConfig, masking: MaskingConfig) -> No
         raise ConfigError(key, f"{rate} of {length} tokens is none", fix=f"at least {1 / length:.3g}")
 
 
+def _two_segments(data: DataConfig, objective: ObjectiveConfig) -> None:
+    if data.layout != "packed":
+        return
+    for key, value in (("data.copies", data.copies), ("objective.overlap_weight", objective.overlap_weight)):
+        if value:
+            raise ConfigError(key, "packed rows have no second segment", fix="0, or data.layout=sentences")
+
+
 def _schedule(optim: OptimConfig, train: TrainConfig) -> None:
     steps, longest = min(train.stage_steps), max(train.stage_steps)
     if steps < 1:
@@ -270,6 +281,10 @@ def _objective(
         raise ConfigError("objective.correction_weight", reason, fix="0")
     if objective.correction_weight and train.algorithm != "joint":
         raise ConfigError("objective.correction_weight", f"is not for {train.algorithm}", fix="train.algorithm=joint")
+    if objective.overlap_weight and (objective.name != "rtd" or objective.contrastive_weight):
+        raise ConfigError("objective.overlap_weight", "stands beside replaced token detection alone", fix="0")
+    if objective.overlap_weight and train.algorithm != "joint":
+        raise ConfigError("objective.overlap_weight", f"is not for {train.algorithm}", fix="train.algorithm=joint")
     if objective.contrastive_weight and train.algorithm == "adversarial":
         reason = "adversarial rewards samples, and some sequences would have none"
         raise ConfigError("objective.contrastive_weight", reason, fix="0, or train.algorithm=joint")

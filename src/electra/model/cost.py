@@ -79,7 +79,8 @@ class Networks(NamedTuple):
     """None where nothing generates with weights."""
     towers: int
     objective: str
-    contrastive: bool
+    whole_row: bool
+    """Whether [CLS] is read for something about the whole row."""
     correction: bool
     algorithm: str
     length: int
@@ -135,6 +136,8 @@ def parameters(config: Config) -> Parameters:
     parts["discriminator_head"] = heads.get(objective.name, detection)
     if objective.correction_weight:
         parts["correction_head"] = masked
+    if objective.overlap_weight:
+        parts["overlap_head"] = _dense(encoder.width, 1)
     if objective.contrastive_weight:
         parts["sentence_head"] = _dense(encoder.width, 1)
     if config.train.algorithm == "adversarial":
@@ -236,7 +239,7 @@ def _networks(config: Config, length: int) -> Networks:
         generator=generator_shape(config.model, config.generator) if learns else None,
         towers=_towers(config.generator),
         objective=config.objective.name,
-        contrastive=bool(config.objective.contrastive_weight),
+        whole_row=bool(config.objective.contrastive_weight or config.objective.overlap_weight),
         correction=bool(config.objective.correction_weight),
         algorithm=config.train.algorithm,
         length=length,
@@ -273,7 +276,7 @@ def _parts(networks: Networks, rules: FlopRules) -> list[Part]:
         parts.append(Part(rules.detection(encoder.width), TRAINED))
     if networks.correction:
         parts.append(Part(rules.share * vocabulary, TRAINED))
-    if networks.contrastive:
+    if networks.whole_row:
         parts.append(Part(score / networks.length, TRAINED))
     return parts
 

@@ -52,6 +52,8 @@ class Electra(nn.Module):
         self.discriminator_head = make.discriminator_head(config.objective.name)
         if config.objective.correction_weight:
             self.correction_head = make.masked_head(config.model.width, config.model.embedding)
+        if config.objective.overlap_weight:
+            self.overlap_head = nn.Linear(config.model.width, 1)
         if config.objective.contrastive_weight:
             self.sentence_head = nn.Linear(config.model.width, 1)
         if config.train.algorithm == "adversarial":

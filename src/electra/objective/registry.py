@@ -33,6 +33,7 @@ from electra.objective.generators import (
     TwoTowerGenerator,
 )
 from electra.objective.mlm import MaskedLanguageModelling
+from electra.objective.overlap import Overlap, information
 from electra.objective.rare import RareFirst, rarity
 from electra.objective.replace_mlm import ReplaceMLM
 from electra.objective.rtd import ReplacedTokenDetection
@@ -137,9 +138,18 @@ def _rtd(config: Config, resources: Resources) -> Objective:
     )
     if config.train.algorithm == "adversarial":
         return Adversarial(rtd=rtd, generator=config.generator)
-    if config.objective.correction_weight:
-        return Corrective(rtd=rtd)
-    return Contrastive(rtd=rtd) if config.objective.contrastive_weight else rtd
+    if config.objective.contrastive_weight:
+        return Contrastive(rtd=rtd)
+    objective = Corrective(rtd=rtd) if config.objective.correction_weight else rtd
+    if not config.objective.overlap_weight:
+        return objective
+    information_V = information(_counted("objective.overlap_weight", resources)).to(resources.device)
+    return Overlap(
+        objective=objective,
+        weight=config.objective.overlap_weight,
+        information_V=information_V,
+        special=resources.special,
+    )
 
 
 def _vocabulary(config: Config, resources: Resources, *, of: type[ReplaceMLM | AllTokensMLM]) -> Objective:

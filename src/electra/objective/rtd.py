@@ -57,12 +57,17 @@ class ReplacedTokenDetection:
         return counts_2 if scored_BL is None else torch.stack((counts_2[0], scored_BL.sum().float()))
 
     def loss(self, model: nn.Module, batch: Sequences, masked: MaskedPositions, counts: Tensor) -> Outcome:
-        electra = cast(Electra, model)
+        return self.outcome(cast(Electra, model), batch, masked, counts)[1]
+
+    def outcome(
+        self, model: Electra, batch: Sequences, masked: MaskedPositions, counts: Tensor
+    ) -> tuple[Detected, Outcome]:
+        """The loss, and what it was made of, for objectives that read the hidden states too."""
         with self.ops.generator_stream(batch.ids_BL.device):
-            samples = self.generator.sample(electra, batch, masked, dropout=True, logits=False)
+            samples = self.generator.sample(model, batch, masked, dropout=True, logits=False)
             mlm_sum = self.ops.masked_sum(samples.nll_M, masked.used_BM)
-        detected = self.detect(electra, batch, masked, samples, mlm_sum)
-        return Outcome(self.weighted(detected, counts), detected.sums)
+        detected = self.detect(model, batch, masked, samples, mlm_sum)
+        return detected, Outcome(self.weighted(detected, counts), detected.sums)
 
     def weighted(self, detected: Detected, counts: Tensor) -> Tensor:
         """The loss of both networks; a generator that does not learn has no part in it."""

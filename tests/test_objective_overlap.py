@@ -1,0 +1,116 @@
+"""Replaced token detection that also tells how many of their tokens two segments share."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import CLS, MASK, PAD, SEP, VOCAB, Trainer, make_electra, ragged_rows, tiny_config
+from tiny import RESOURCES as PLAIN
+from tiny_runs import make_data, metric_lines, small_config, stop_at, weights
+
+from electra.batches.copies import with_copies
+from electra.batches.sequences import unpack
+from electra.config.schema import DataConfig, MaskingConfig, ObjectiveConfig, TrainConfig
+from electra.config.validate import validate
+from electra.errors import ConfigError
+from electra.objective.overlap import Overlap, information, shared_tokens
+from electra.objective.registry import build_objective
+from electra.pretrain import pretrain
+
+RESOURCES = PLAIN._replace(frequencies=lambda: torch.arange(VOCAB))
+SPECIAL = (CLS, SEP, MASK)
+OBJECTIVES = {
+    "alone": ObjectiveConfig(overlap_weight=0.7),
+    "beside the original tokens": ObjectiveConfig(overlap_weight=0.7, correction_weight=1.0),
+}
+
+
+def copied(count: int, seed: int = 0) -> torch.Tensor:
+    rows = ragged_rows(count, seed=seed)
+    rows = torch.from_numpy(with_copies(rows.numpy(), share=0.7, specials=RESOURCES.specials))
+    rows[0, -2] = rows[0, -3]  # a single segment
+    return rows
+
+
+def test_the_share_of_tokens_is_that_of_a_computation_by_hand() -> None:
+    rows = [
+        ([CLS, 10, 11, 12, SEP, 11, 13, SEP, PAD], 5),
+        ([CLS, 10, 11, SEP, 11, 10, 10, SEP, PAD], 4),
+        ([CLS, 10, 10, SEP, 11, 12, SEP, PAD, PAD], 4),
+        ([CLS, 10, 11, 12, SEP, PAD, PAD, PAD, PAD], 5),
+    ]
+    packed = [[*ids, len([one for one in ids if one != PAD]), a, 1] for ids, a in rows]
+    weights_V = torch.zeros(VOCAB)
+    weights_V[10:14] = torch.tensor([1.0, 2.0, 4.0, 8.0])
+    found = shared_tokens(unpack(torch.tensor(packed, dtype=torch.int32)), weights_V, SPECIAL)
+    assert found.tolist() == pytest.approx([4 / 17, 1, 0, 0])
+    assert information(torch.tensor([0, 2, 4])).tolist() == pytest.approx([math.log(9), math.log(3), math.log(9 / 5)])
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_loss_is_the_other_ones_and_the_weighted_cross_entropy(name: str) -> None:
+    config = tiny_config(dropout=0.0, objective=OBJECTIVES[name])
+    objective, model, batch = build_objective(config, RESOURCES), make_electra(config), unpack(copied(9))
+    assert isinstance(objective, Overlap)
+    masked = objective.choose_masked(batch)
+    counts = objective.counts(batch, masked)
+    got, inner = objective.loss(model, batch, masked, counts), objective.objective
+    found, without = inner.outcome(model, batch, masked, counts)
+    pairs = batch.segments_BL.amax(1) == 1
+    assert 0 < pairs.sum() < len(pairs) and counts[2] == pairs.sum()
+    logits = found.hidden_BLD[pairs][:, 0].double() @ model.overlap_head.weight[0].double()
+    logits = logits + model.overlap_head.bias.double()
+    wanted_B = shared_tokens(batch, objective.information_V, SPECIAL)[pairs].double()
+    wanted = F.binary_cross_entropy(logits.sigmoid(), wanted_B)
+    assert (got.loss - without.loss).item() == pytest.approx(0.7 * wanted.item(), rel=1e-4)
+    means = objective.means(dict(zip(objective.stats, got.sums.tolist(), strict=True)))
+    assert means["overlap_loss"] == pytest.approx(wanted.item(), rel=1e-5)
+    assert means["overlap_error"] == pytest.approx((logits.sigmoid() - wanted_B).abs().mean().item(), rel=1e-5)
+    assert means["loss"] == pytest.approx(got.loss.item(), rel=1e-5)
+    got.loss.backward()
+    assert model.overlap_head.weight.grad is not None and model.overlap_head.weight.grad.abs().sum() > 0
+
+
+def test_training_lowers_the_error() -> None:
+    config = tiny_config(dropout=0.0, objective=ObjectiveConfig(overlap_weight=5.0), masking=MaskingConfig(rate=0.1))
+    trainer = Trainer(config, micro=16, frequencies=RESOURCES.frequencies)
+    errors = []
+    for _ in range(80):
+        trainer.step(copied(16), 3e-3)
+        errors.append(trainer.objective.means(trainer.step.read())["overlap_error"])
+    assert errors[-1] < 0.5 * errors[0]
+
+
+def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:
+    data = make_data(tmp_path / "data")
+    config = small_config("objective.overlap_weight=2", "objective.correction_weight=1", "data.copies=0.3")
+    whole = pretrain(config, data=data, out=tmp_path / "whole")
+    stop_at(5, config, data=data, out=tmp_path / "parts")
+    parts = pretrain(config, data=data, out=tmp_path / "parts")
+    assert weights(whole) == weights(parts)
+    assert any("train/overlap_error" in line for line in metric_lines(whole))
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        ("objective.overlap_weight", {"objective": ObjectiveConfig(name="electric", overlap_weight=1.0)}),
+        ("objective.overlap_weight", {"objective": ObjectiveConfig(contrastive_weight=1.0, overlap_weight=1.0)}),
+        (
+            "objective.overlap_weight",
+            {"objective": ObjectiveConfig(overlap_weight=1.0), "train": TrainConfig(algorithm="adversarial")},
+        ),
+        (
+            "objective.overlap_weight",
+            {"objective": ObjectiveConfig(overlap_weight=1.0), "data": DataConfig(length=24, layout="packed")},
+        ),
+        ("data.copies", {"data": DataConfig(length=24, layout="packed", copies=0.1)}),
+    ],
+)
+def test_what_has_no_two_segments_refuses_it(key: str, wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=key):
+        validate(tiny_config(**wrong))
