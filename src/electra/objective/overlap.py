@@ -27,8 +27,8 @@ from electra.objective.rtd import ReplacedTokenDetection
 class Overlap:
     """Loss = that of `objective` + weight · BCE, over the rows of two segments, of the share of tokens in common.
 
-    Tokens weigh by how rare they are, `information_V`. The share is that of the original rows; the discriminator reads
-    them with replaced tokens.
+    Tokens weigh by how rare they are, `information_V`. The share is that of what the discriminator reads, with replaced
+    tokens in it.
     """
 
     objective: ReplacedTokenDetection | Corrective
@@ -51,7 +51,8 @@ class Overlap:
         electra = cast(Electra, model)
         found, outcome = self.objective.outcome(electra, batch, masked, counts)
         logits_B = electra.overlap_head(found.hidden_BLD[:, 0]).squeeze(1).float()
-        shared_B, pair_B = shared_tokens(batch, self.information_V, self.special), batch.segments_BL.amax(1).float()
+        read = batch._replace(ids_BL=found.corrupted_ids_BL)
+        shared_B, pair_B = shared_tokens(read, self.information_V, self.special), batch.segments_BL.amax(1).float()
         overlap_sum = F.binary_cross_entropy_with_logits(logits_B, shared_B, weight=pair_B, reduction="sum")
         error = ((logits_B.detach().sigmoid() - shared_B).abs() * pair_B).sum()
         more = torch.stack([overlap_sum.detach(), error, pair_B.sum()])

@@ -102,6 +102,7 @@ def load_task(
         tokenizer=tokenizer,
         config=config,
     )
+    _say_unread(files["train"], found)
     # Of unequal classes, the accuracy of one answer to everything is hard to beat.
     chosen_by = "macro_f1" if loaded.task.kind == "classify" else ""
     return replace(loaded, task=replace(loaded.task, chosen_by=chosen_by))
@@ -128,13 +129,17 @@ def split_files(
 
 
 def _say_columns(path: Path, found: Columns, *, asked: Columns) -> None:
-    """Say which columns were guessed, and which texts are left unread."""
+    """Say which columns were guessed."""
     if (found.text, found.pair, found.label) != (asked.text or TEXT, asked.pair, asked.label or LABEL):
         texts, options = f"text from column '{found.text}'", "--text and --label name others"
         if found.pair is not None:
             texts = f"texts from columns '{found.text}' and '{found.pair}'"
             options = "--text, --pair and --label name others; --text alone reads one text"
         say(f"{path}: reading the {texts}, the label from '{found.label}' ({options})")
+
+
+def _say_unread(path: Path, found: Columns) -> None:
+    """Name the texts that are left out, where a second one could be read."""
     if found.pair is None and (others := unread_texts(path, found)):
         listed = ", ".join(f"'{name}'" for name in others)
         say(f"{path}: not read: {listed} (--pair {shlex.quote(others[0])} reads a second text)")
