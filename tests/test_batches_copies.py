@@ -11,7 +11,7 @@ from tiny import CLS, PAD, SEP, SPECIALS
 from tiny_runs import make_data, small_config
 
 from electra.batches.copies import SHORTEST, with_copies
-from electra.batches.layout import Specials, held_out_rows
+from electra.batches.layout import Specials
 from electra.batches.loader import Stream
 from electra.batches.order import Cursor
 from electra.shards.dataset import open_data
@@ -85,11 +85,10 @@ def test_copies_share_all_some_and_none_of_their_words() -> None:
     assert turned > 0.02 * len(made), "the same words in another order"
 
 
-def test_training_rows_have_copies_and_held_out_ones_none(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_stream_gives_rows_with_copies_where_asked(tmp_path_factory: pytest.TempPathFactory) -> None:
     data = open_data(make_data(tmp_path_factory.mktemp("data") / "data"))
-    config, specials = small_config("data.copies=0.5").data, Specials.of(data.tokenizer())
-    assert held_out_rows(config).copies == 0
-    plain = small_config().data
-    with_, without = (Stream(data.train, rows, specials, seed=3).take(Cursor(), 64)[0] for rows in (config, plain))
+    specials = Specials.of(data.tokenizer())
+    stream = Stream(data.train, small_config().data, specials, seed=3)
+    with_, without = (stream.take(Cursor(), 64, copies=share)[0] for share in (0.5, 0.0))
     assert np.array_equal(with_, with_copies(without, share=0.5, specials=specials))
     assert 0.2 < (with_ != without).any(1).mean() < 0.6

@@ -47,7 +47,8 @@ def test_the_share_of_tokens_is_that_of_a_computation_by_hand() -> None:
     weights_V = torch.zeros(VOCAB)
     weights_V[10:14] = torch.tensor([1.0, 2.0, 4.0, 8.0])
     found = shared_tokens(unpack(torch.tensor(packed, dtype=torch.int32)), weights_V, SPECIAL)
-    assert found.tolist() == pytest.approx([4 / 17, 1, 0, 0])
+    assert found[:, 0].tolist() == pytest.approx([2 / 7, 1, 0, 0])
+    assert found[:, 1].tolist() == pytest.approx([2 / 10, 1, 0, 0])
     assert information(torch.tensor([0, 2, 4])).tolist() == pytest.approx([math.log(9), math.log(3), math.log(9 / 5)])
 
 
@@ -62,7 +63,7 @@ def test_the_loss_is_the_other_ones_and_the_weighted_cross_entropy(name: str) ->
     found, without = inner.outcome(model, batch, masked, counts)
     pairs = batch.segments_BL.amax(1) == 1
     assert 0 < pairs.sum() < len(pairs) and counts[2] == pairs.sum()
-    logits = found.hidden_BLD[pairs][:, 0].double() @ model.overlap_head.weight[0].double()
+    logits = found.hidden_BLD[pairs][:, 0].double() @ model.overlap_head.weight.T.double()
     logits = logits + model.overlap_head.bias.double()
     read = batch._replace(ids_BL=found.corrupted_ids_BL)
     wanted_B = shared_tokens(read, objective.information_V, SPECIAL)[pairs].double()
@@ -115,3 +116,29 @@ def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:
 def test_what_has_no_two_segments_refuses_it(key: str, wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=key):
         validate(tiny_config(**wrong))
+
+
+def test_the_loss_begins_with_the_copies() -> None:
+    """In the captured step the share of the run that is done is a number on the device."""
+    weights, rows, progress = ObjectiveConfig(overlap_weight=3.0), copied(9), torch.zeros(())
+    config = tiny_config(dropout=0.0, objective=weights, data=DataConfig(length=24, copies=0.5, copies_share=0.2))
+    objective, model, batch = (
+        build_objective(config, RESOURCES._replace(progress=progress)),
+        make_electra(config),
+        unpack(rows),
+    )
+    assert isinstance(objective, Overlap)
+    masked = objective.choose_masked(batch)
+    for done, counts_them in ((0.0, False), (0.79, False), (0.81, True), (1.0, True)):
+        progress.fill_(done)
+        counts = objective.counts(batch, masked)
+        loss, (_, without) = (
+            objective.loss(model, batch, masked, counts).loss,
+            objective.objective.outcome(model, batch, masked, counts),
+        )
+        assert bool(counts[2] > 0) is counts_them
+        assert bool(loss > without.loss) is counts_them and (counts_them or loss == without.loss)
+    begins_at_once = build_objective(
+        tiny_config(objective=weights, data=DataConfig(length=24, copies_share=0.2)), RESOURCES
+    )
+    assert isinstance(begins_at_once, Overlap) and begins_at_once.begins == 0, "without copies there is no part of it"

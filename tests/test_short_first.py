@@ -19,7 +19,7 @@ from electra.errors import ConfigError
 from electra.model.cost import train_flops
 from electra.pretrain import pretrain
 from electra.report.reading import Run
-from electra.train.schedule import TimeBudget, batch_size, takes_short
+from electra.train.schedule import TimeBudget, batch_size, makes_copies, takes_short
 
 
 def source(*, batch_size: int = 4) -> Source:
@@ -31,7 +31,9 @@ def source(*, batch_size: int = 4) -> Source:
 
 
 def taken(made: Source, step: int, cursor: Cursor, count: int, *, short: int) -> list[tuple[np.ndarray, Cursor]]:
-    batches = made.batches(step, cursor, rows_at=lambda step: StepRows(step < short, made.last.batch_size))
+    batches = made.batches(
+        step, cursor, rows_at=lambda step: StepRows(step < short, made.last.batch_size, copies=False)
+    )
     found = [(batch.rows.numpy(), batch.after) for _, batch in zip(range(count), batches, strict=False)]
     batches.close()
     return found
@@ -69,7 +71,7 @@ GROWS = TrainConfig(batch_start=2, batch_size=8, batch_share=0.6, steps=10)
 def grown(step: int, cursor: Cursor, count: int) -> list[tuple[np.ndarray, Cursor]]:
     made = source(batch_size=8)
     batches = made.batches(
-        step, cursor, rows_at=lambda step: StepRows(step < 4, batch_size(step, train=GROWS, elapsed_s=0))
+        step, cursor, rows_at=lambda step: StepRows(step < 4, batch_size(step, train=GROWS, elapsed_s=0), copies=False)
     )
     found = [(batch.rows.numpy(), batch.after) for _, batch in zip(range(count), batches, strict=False)]
     batches.close()
@@ -138,6 +140,36 @@ def test_a_micro_batch_has_as_many_tokens() -> None:
         torch.testing.assert_close(one.master.weights, two.master.weights, atol=1e-6, rtol=1e-5)
 
 
+def test_when_there_are_copies() -> None:
+    data, steps = DataConfig(copies=0.5, copies_share=0.3), TrainConfig(steps=10)
+    assert [makes_copies(step, data=data, train=steps, elapsed_s=0) for step in range(10)] == [False] * 7 + [True] * 3
+    timed = TrainConfig(max_minutes=1.0)
+    assert not makes_copies(10**6, data=data, train=timed, elapsed_s=41.9)
+    assert makes_copies(0, data=data, train=timed, elapsed_s=42.1)
+    assert makes_copies(0, data=DataConfig(copies=0.5), train=steps, elapsed_s=0)
+    assert not makes_copies(9, data=DataConfig(copies_share=0.5), train=steps, elapsed_s=0)
+
+
+def test_copies_go_on_where_the_rows_before_ended() -> None:
+    data = DataConfig(length=32, short=0.0, copies=0.8)
+    made = Source(
+        Documents(numbered([[5, 9, 7]] * 60)),
+        data,
+        SPECIALS,
+        seed=3,
+        batch_size=4,
+        device=torch.device("cpu"),
+        share=slice,
+    )
+    batches = made.batches(0, Cursor(), rows_at=lambda step: StepRows(False, 4, copies=step >= 3))
+    found = [(batch.rows.numpy(), batch.after) for _, batch in zip(range(6), batches, strict=False)]
+    batches.close()
+    plain, _ = made.stream(data).take(Cursor(), 12)
+    copied, after = made.stream(data).take(found[2][1], 12, copies=0.8)
+    assert np.array_equal(np.concatenate([rows for rows, _ in found]), np.concatenate((plain, copied)))
+    assert found[-1][1] == after and (copied != made.stream(data).take(found[2][1], 12)[0]).any()
+
+
 def test_lengths_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"data\.length_start.*48 must divide data\.length 128"):
         load("small", overrides=["data.length_start=48"])
@@ -150,8 +182,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "changes",
-    [("data.length_start=16", "data.length_share=0.4"), ("train.batch_start=2", "train.batch_share=0.8")],
-    ids=["length", "batch"],
+    [
+        ("data.length_start=16", "data.length_share=0.4"),
+        ("train.batch_start=2", "train.batch_share=0.8"),
+        ("data.copies=0.5", "data.copies_share=0.6", "objective.overlap_weight=2"),
+    ],
+    ids=["length", "batch", "copies"],
 )
 def test_promise_04_resuming_at_the_change_is_bitwise(tmp_path: Path, data: Path, changes: tuple[str, ...]) -> None:
     config = small_config(*changes, "train.steps=10", "evaluate.every=0")

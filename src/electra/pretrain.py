@@ -46,7 +46,7 @@ from electra.train.memory import advice
 from electra.train.meter import Line, Meter, Yardstick
 from electra.train.optim import scales
 from electra.train.parallel import World
-from electra.train.schedule import batch_size, takes_short
+from electra.train.schedule import batch_size, makes_copies, takes_short
 from electra.train.sharding import ShardedMaster, plan_sharding
 from electra.train.stages import Stage, StageWeights, plan_stages, stage_until, stages_after, trained_names
 from electra.train.state import Master
@@ -330,13 +330,14 @@ class _Run:
         rows = self._own_rows(step)
         if not self.config.train.max_minutes:
             return rows
-        short, size = (self.world.lead(int(value)) for value in rows)
-        return StepRows(bool(short), size or 0)
+        short, size, copies = (self.world.lead(int(value)) for value in rows)
+        return StepRows(bool(short), size or 0, copies=bool(copies))
 
     def _own_rows(self, step: int) -> StepRows:
         data, train, elapsed_s = self.config.data, self.config.train, self.elapsed()
         short = takes_short(step, data=data, train=train, elapsed_s=elapsed_s)
-        return StepRows(short, batch_size(step, train=train, elapsed_s=elapsed_s))
+        copies = makes_copies(step, data=data, train=train, elapsed_s=elapsed_s)
+        return StepRows(short, batch_size(step, train=train, elapsed_s=elapsed_s), copies=copies)
 
     def _ticking(self, loader: Iterable[Batch], step: int) -> Iterator[Batch]:
         for number, batch in enumerate(loader, start=step):

@@ -89,8 +89,7 @@ def separator_of(data: DataConfig, specials: Specials) -> int | None:
 
 
 def held_out_rows(data: DataConfig) -> DataConfig:
-    """How held-out text is laid out: no copies, and `sentences` with the paper's shares, so that all runs compare."""
-    data = replace(data, copies=0.0)
+    """How held-out text is laid out: `sentences` with the paper's shares, so that all runs compare."""
     if data.layout != "sentences":
         return data
     return replace(data, single_segment=0.1, short=0.05, short_length=0)

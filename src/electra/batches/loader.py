@@ -73,15 +73,15 @@ class Stream:
         except BaseException as error:  # raised where the epoch is asked for
             epoch.set_exception(error)
 
-    def take(self, cursor: Cursor, count: int) -> tuple[NDArray[np.int32], Cursor]:
-        """The next `count` sequences as rows (see `pack`), and the place after them."""
+    def take(self, cursor: Cursor, count: int, *, copies: float = 0.0) -> tuple[NDArray[np.int32], Cursor]:
+        """The next `count` sequences as rows (see `pack`), a share of them with copies, and the place after them."""
         parts: list[NDArray[np.int32]] = []
         while count:
             epoch = self.epoch(cursor.epoch)
             here = epoch.order[cursor.offset : cursor.offset + count]
             rows = pack(epoch.layout, here, sample_keys(here, seed=self._seed, epoch=epoch.number))
-            if self._data.copies:
-                rows = with_copies(rows, share=self._data.copies, specials=self._specials)
+            if copies:
+                rows = with_copies(rows, share=copies, specials=self._specials)
             parts.append(rows)
             count -= len(here)
             end = cursor.offset + len(here)
@@ -107,10 +107,17 @@ class Loader:
     """An iterator of batches on a device; several at a time travel in one copy, made ahead in a thread."""
 
     def __init__(
-        self, stream: Stream, cursor: Cursor, *, batch_size: int, device: torch.device, share: slice | None = None
+        self,
+        stream: Stream,
+        cursor: Cursor,
+        *,
+        batch_size: int,
+        device: torch.device,
+        share: slice | None = None,
+        copies: float = 0.0,
     ) -> None:
         self._stream, self._cursor, self._batch_size, self._device = stream, cursor, batch_size, device
-        self._share = share or slice(0, batch_size)
+        self._share, self._copies = share or slice(0, batch_size), copies
         self._group = 32 if device.type == "cuda" else 1
         self._ready: queue.Queue[tuple[torch.Tensor, list[Cursor]] | BaseException] = queue.Queue(maxsize=2)
         self._closed = threading.Event()
@@ -147,7 +154,7 @@ class Loader:
 
         blocks, places = [], []
         for _ in range(self._group):
-            rows, self._cursor = self._stream.take(self._cursor, self._batch_size)
+            rows, self._cursor = self._stream.take(self._cursor, self._batch_size, copies=self._copies)
             self._stream.look_ahead(self._cursor)
             blocks.append(rows[self._share])
             places.append(self._cursor)

@@ -1,8 +1,8 @@
-"""A run's batches: with short sequences at its beginning where asked for, more of them; small at first where asked for.
+"""A run's batches: short sequences or small batches at its beginning, altered copies at its end, where asked for.
 
 Short and whole sequences are two streams, each with a layout and an order of its own. Where one ends, the other begins
-with the next epoch, so that no sequence of one has the key of a sequence of the other. A larger batch goes on where the
-smaller one ended.
+with the next epoch, so that no sequence of one has the key of a sequence of the other. A larger batch, and one with
+copies, goes on where the one before ended.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class StepRows(NamedTuple):
     short: bool
     batch_size: int
     """In sequences of the whole length: of short ones it is as many tokens."""
+    copies: bool
+    """Whether a share of the sequences has an altered copy."""
 
 
 class Source:
@@ -43,7 +45,7 @@ class Source:
         device: torch.device,
         share: Callable[[int], slice],
     ) -> None:
-        self.last = StepRows(False, batch_size)
+        self.last = StepRows(False, batch_size, copies=bool(data.copies))
         self._device, self._share = device, share
         self.whole = data
         self.short = replace(data, length=data.length_start or data.length)
@@ -73,4 +75,11 @@ class Source:
     def _loader(self, rows: StepRows, cursor: Cursor) -> Loader:
         data = self.short if rows.short else self.whole
         count = rows.batch_size * self.whole.length // data.length
-        return Loader(self._streams[data], cursor, batch_size=count, device=self._device, share=self._share(count))
+        return Loader(
+            self._streams[data],
+            cursor,
+            batch_size=count,
+            device=self._device,
+            share=self._share(count),
+            copies=data.copies if rows.copies else 0.0,
+        )

@@ -89,8 +89,8 @@ class ObjectiveConfig:
     """Weight of predicting the original tokens at the masked positions from the discriminator's states too, through
     the token table (rtd only)."""
     overlap_weight: float = 0.0
-    """Weight of predicting from [CLS] how many of their tokens a row's two segments share (rtd only). `data.copies`
-    makes rows in which they share many."""
+    """Weight of predicting from [CLS] which share of each of a row's two segments stands in the other (rtd only).
+    `data.copies` makes rows that share much; where it does so in a part of the run, only that part has this loss."""
     contrastive_weight: float = 0.0
     """Weight of classifying by [CLS] whether a sequence was corrupted; above 0, some are left alone (rtd only)."""
     contrastive_share: float = 0.2
@@ -149,6 +149,8 @@ class DataConfig:
     copies: float = 0.0
     """Share of the training sequences whose second segment becomes an altered copy of a part of the first (not
     `packed`)."""
+    copies_share: float = 1.0
+    """Share of the run, at its end, in steps or of its time budget, in which there are copies."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

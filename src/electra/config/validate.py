@@ -108,6 +108,7 @@ _SHARES = {  # low end included?, high end included?
     "data.single_segment": (True, True),
     "data.short": (True, True),
     "data.copies": (True, True),
+    "data.copies_share": (False, True),
     "optim.decay_share": (False, True),
     "optim.warmup_share": (True, True),
     "optim.beta1": (True, False),

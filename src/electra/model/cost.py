@@ -79,8 +79,8 @@ class Networks(NamedTuple):
     """None where nothing generates with weights."""
     towers: int
     objective: str
-    whole_row: bool
-    """Whether [CLS] is read for something about the whole row."""
+    row_outputs: int
+    """Numbers that are predicted from [CLS] for a whole row."""
     correction: bool
     algorithm: str
     length: int
@@ -137,7 +137,7 @@ def parameters(config: Config) -> Parameters:
     if objective.correction_weight:
         parts["correction_head"] = masked
     if objective.overlap_weight:
-        parts["overlap_head"] = _dense(encoder.width, 1)
+        parts["overlap_head"] = _dense(encoder.width, 2)
     if objective.contrastive_weight:
         parts["sentence_head"] = _dense(encoder.width, 1)
     if config.train.algorithm == "adversarial":
@@ -239,7 +239,7 @@ def _networks(config: Config, length: int) -> Networks:
         generator=generator_shape(config.model, config.generator) if learns else None,
         towers=_towers(config.generator),
         objective=config.objective.name,
-        whole_row=bool(config.objective.contrastive_weight or config.objective.overlap_weight),
+        row_outputs=bool(config.objective.contrastive_weight) + 2 * bool(config.objective.overlap_weight),
         correction=bool(config.objective.correction_weight),
         algorithm=config.train.algorithm,
         length=length,
@@ -276,8 +276,8 @@ def _parts(networks: Networks, rules: FlopRules) -> list[Part]:
         parts.append(Part(rules.detection(encoder.width), TRAINED))
     if networks.correction:
         parts.append(Part(rules.share * vocabulary, TRAINED))
-    if networks.whole_row:
-        parts.append(Part(score / networks.length, TRAINED))
+    if networks.row_outputs:
+        parts.append(Part(networks.row_outputs * score / networks.length, TRAINED))
     return parts
 
 

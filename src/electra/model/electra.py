@@ -53,7 +53,7 @@ class Electra(nn.Module):
         if config.objective.correction_weight:
             self.correction_head = make.masked_head(config.model.width, config.model.embedding)
         if config.objective.overlap_weight:
-            self.overlap_head = nn.Linear(config.model.width, 1)
+            self.overlap_head = nn.Linear(config.model.width, 2)
         if config.objective.contrastive_weight:
             self.sentence_head = nn.Linear(config.model.width, 1)
         if config.train.algorithm == "adversarial":

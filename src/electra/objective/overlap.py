@@ -1,9 +1,9 @@
-"""Replaced token detection that also tells by [CLS] how many of their tokens a row's two segments share.
+"""Replaced token detection that also tells by [CLS] how much of each of a row's two segments stands in the other.
 
 One of the synthetic signals of BLEURT (arXiv 2004.04696): an encoder that has compared two segments before needs fewer
-labelled pairs to do it for a task.
+labelled pairs to do it for a task. Each direction is predicted on its own, since entailment asks for one of them.
 
-Shapes: B sequences, L length, V vocabulary.
+Shapes: B sequences, L length, V vocabulary, 2 segments.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from electra.objective.rtd import ReplacedTokenDetection
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overlap:
-    """Loss = that of `objective` + weight · BCE, over the rows of two segments, of the share of tokens in common.
+    """Loss = that of `objective` + weight · BCE, over the rows of two segments and both directions, of the shares.
 
-    Tokens weigh by how rare they are, `information_V`. The share is that of what the discriminator reads, with replaced
-    tokens in it.
+    A share is that of a segment's tokens that the other segment has too; tokens weigh by how rare they are,
+    `information_V`. It is of what the discriminator reads, with replaced tokens in it. Before the share `begins` of
+    the run is done, no row counts.
     """
 
     objective: ReplacedTokenDetection | Corrective
     weight: float
     information_V: Tensor
     special: tuple[int, ...]
+    begins: float = 0.0
+    progress: Tensor | None = None
 
     @property
     def stats(self) -> tuple[str, ...]:
@@ -44,17 +47,17 @@ class Overlap:
         return self.objective.choose_masked(batch)
 
     def counts(self, batch: Sequences, masked: MaskedPositions) -> Tensor:
-        pairs = batch.segments_BL.amax(1).sum().float()
-        return torch.cat((self.objective.counts(batch, masked), pairs[None]))
+        return torch.cat((self.objective.counts(batch, masked), self._pairs(batch).sum()[None]))
 
     def loss(self, model: nn.Module, batch: Sequences, masked: MaskedPositions, counts: Tensor) -> Outcome:
         electra = cast(Electra, model)
         found, outcome = self.objective.outcome(electra, batch, masked, counts)
-        logits_B = electra.overlap_head(found.hidden_BLD[:, 0]).squeeze(1).float()
+        logits_B2 = electra.overlap_head(found.hidden_BLD[:, 0]).float()
         read = batch._replace(ids_BL=found.corrupted_ids_BL)
-        shared_B, pair_B = shared_tokens(read, self.information_V, self.special), batch.segments_BL.amax(1).float()
-        overlap_sum = F.binary_cross_entropy_with_logits(logits_B, shared_B, weight=pair_B, reduction="sum")
-        error = ((logits_B.detach().sigmoid() - shared_B).abs() * pair_B).sum()
+        shared_B2, pair_B = shared_tokens(read, self.information_V, self.special), self._pairs(batch)
+        bce_B2 = F.binary_cross_entropy_with_logits(logits_B2, shared_B2, reduction="none")
+        overlap_sum = (bce_B2.mean(1) * pair_B).sum()
+        error = ((logits_B2.detach().sigmoid() - shared_B2).abs().mean(1) * pair_B).sum()
         more = torch.stack([overlap_sum.detach(), error, pair_B.sum()])
         loss = outcome.loss + self.weight * overlap_sum / counts[2].clamp(min=1)
         return Outcome(loss, torch.cat((outcome.sums, more)))
@@ -68,6 +71,11 @@ class Overlap:
         loss = figures["loss"] + self.weight * overlap
         return figures | {"loss": loss, "overlap_loss": overlap, "overlap_error": sums["overlap_error"] / pairs}
 
+    def _pairs(self, batch: Sequences) -> Tensor:
+        """(B,) 1 for each row of two segments that counts now, else 0."""
+        pair_B = batch.segments_BL.amax(1).float()
+        return pair_B if self.progress is None else pair_B * (self.progress >= self.begins)
+
 
 def information(counts_V: Tensor) -> Tensor:
     """(V,) -log of each token's share of the text, of one seen once more than it was."""
@@ -75,7 +83,7 @@ def information(counts_V: Tensor) -> Tensor:
 
 
 def shared_tokens(batch: Sequences, information_V: Tensor, special: tuple[int, ...]) -> Tensor:
-    """(B,) the share of a row's information in tokens that stand in both of its segments; special tokens are none."""
+    """(B, 2) the share of each segment's information in tokens that the other has too; special tokens are none."""
     ids_BL, place_L = batch.ids_BL, torch.arange(batch.ids_BL.shape[1], device=batch.ids_BL.device)
     text_BL = place_L < batch.lengths_B[:, None]
     for token in special:
@@ -84,4 +92,5 @@ def shared_tokens(batch: Sequences, information_V: Tensor, special: tuple[int, .
     same_BLL = (ids_BL[:, :, None] == ids_BL[:, None, :]) & (second_BL[:, :, None] != second_BL[:, None, :])
     both_BL = (same_BLL & text_BL[:, None, :]).any(2)
     weight_BL = information_V[ids_BL.long()] * text_BL
-    return (weight_BL * both_BL).sum(1) / weight_BL.sum(1).clamp(min=1e-6)
+    weight_B2L = torch.stack((weight_BL * ~second_BL, weight_BL * second_BL), 1)
+    return (weight_B2L * both_BL[:, None]).sum(2) / weight_B2L.sum(2).clamp(min=1e-6)

@@ -149,6 +149,8 @@ def _rtd(config: Config, resources: Resources) -> Objective:
         weight=config.objective.overlap_weight,
         information_V=information_V,
         special=resources.special,
+        begins=1 - config.data.copies_share if config.data.copies else 0.0,
+        progress=resources.progress,
     )
 
 

@@ -41,6 +41,16 @@ def takes_short(step: int, *, data: DataConfig, train: TrainConfig, elapsed_s: f
     return step < round(data.length_share * train.steps)
 
 
+def makes_copies(step: int, *, data: DataConfig, train: TrainConfig, elapsed_s: float) -> bool:
+    """Whether the step after `step` steps has sequences with copies, by steps or by a time budget."""
+    if not data.copies:
+        return False
+    before = 1 - data.copies_share
+    if train.max_minutes:
+        return elapsed_s >= before * train.max_minutes * 60
+    return step >= round(before * train.steps)
+
+
 def batch_size(step: int, *, train: TrainConfig, elapsed_s: float) -> int:
     """Sequences of the step after `step` steps, by steps or by a time budget."""
     budget_s = train.max_minutes * 60
