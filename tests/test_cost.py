@@ -166,6 +166,7 @@ VARIANTS |= {
     "two-stage two-tower": variant("rtd", "two-tower", algorithm="two-stage"),
     "contrastive": variant(contrastive_weight=1.0),
     "overlap": variant(overlap_weight=1.0),
+    "overlap beside mlm": variant("mlm", overlap_weight=1.0),
     "correction": variant(correction_weight=1.0),
     "correction gdes": variant(tying="gdes", correction_weight=1.0),
     "rotary": replace(variant(), model=replace(variant().model, rotary=True)),

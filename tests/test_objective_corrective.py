@@ -36,7 +36,7 @@ def test_the_loss_is_detections_plus_the_weighted_cross_entropy() -> None:
     exact, table = in_double(head), model.embeddings.token.weight.double()
     rows = torch.arange(len(batch.ids_BL))[:, None].expand_as(masked.positions_BM)
     used = masked.used_BM
-    states = exact.states(found.hidden_BLD[rows, masked.positions_BM][used].double())
+    states = exact.states(found.read.hidden_BLD[rows, masked.positions_BM][used].double())
     gold = batch.ids_BL[rows, masked.positions_BM][used].long()
     wanted = F.cross_entropy(states @ table.T + exact.bias, gold, reduction="sum")
     assert got.sums[-1].item() == pytest.approx(wanted.item(), rel=1e-5)

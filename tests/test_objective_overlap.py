@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import CLS, MASK, PAD, SEP, VOCAB, Trainer, make_electra, ragged_rows, tiny_config
+from tiny import CLS, MASK, PAD, SEP, VOCAB, Trainer, make_model, ragged_rows, tiny_config
 from tiny import RESOURCES as PLAIN
 from tiny_runs import make_data, metric_lines, small_config, stop_at, weights
 
@@ -26,6 +26,7 @@ SPECIAL = (CLS, SEP, MASK)
 OBJECTIVES = {
     "alone": ObjectiveConfig(overlap_weight=0.7),
     "beside the original tokens": ObjectiveConfig(overlap_weight=0.7, correction_weight=1.0),
+    "beside masked language modelling": ObjectiveConfig(name="mlm", overlap_weight=0.7),
 }
 
 
@@ -55,18 +56,17 @@ def test_the_share_of_tokens_is_that_of_a_computation_by_hand() -> None:
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_the_loss_is_the_other_ones_and_the_weighted_cross_entropy(name: str) -> None:
     config = tiny_config(dropout=0.0, objective=OBJECTIVES[name])
-    objective, model, batch = build_objective(config, RESOURCES), make_electra(config), unpack(copied(9))
+    objective, model, batch = build_objective(config, RESOURCES), make_model(config), unpack(copied(9))
     assert isinstance(objective, Overlap)
     masked = objective.choose_masked(batch)
     counts = objective.counts(batch, masked)
     got, inner = objective.loss(model, batch, masked, counts), objective.objective
-    found, without = inner.outcome(model, batch, masked, counts)
+    read, without = inner.outcome(model, batch, masked, counts)
     pairs = batch.segments_BL.amax(1) == 1
-    assert 0 < pairs.sum() < len(pairs) and counts[2] == pairs.sum()
-    logits = found.hidden_BLD[pairs][:, 0].double() @ model.overlap_head.weight.T.double()
+    assert 0 < pairs.sum() < len(pairs) and counts[-1] == pairs.sum()
+    logits = read.hidden_BLD[pairs][:, 0].double() @ model.overlap_head.weight.T.double()
     logits = logits + model.overlap_head.bias.double()
-    read = batch._replace(ids_BL=found.corrupted_ids_BL)
-    wanted_B = shared_tokens(read, objective.information_V, SPECIAL)[pairs].double()
+    wanted_B = shared_tokens(batch._replace(ids_BL=read.ids_BL), objective.information_V, SPECIAL)[pairs].double()
     wanted = F.binary_cross_entropy(logits.sigmoid(), wanted_B)
     assert (got.loss - without.loss).item() == pytest.approx(0.7 * wanted.item(), rel=1e-4)
     means = objective.means(dict(zip(objective.stats, got.sums.tolist(), strict=True)))
@@ -122,22 +122,17 @@ def test_the_loss_begins_with_the_copies() -> None:
     """In the captured step the share of the run that is done is a number on the device."""
     weights, rows, progress = ObjectiveConfig(overlap_weight=3.0), copied(9), torch.zeros(())
     config = tiny_config(dropout=0.0, objective=weights, data=DataConfig(length=24, copies=0.5, copies_share=0.2))
-    objective, model, batch = (
-        build_objective(config, RESOURCES._replace(progress=progress)),
-        make_electra(config),
-        unpack(rows),
-    )
+    objective = build_objective(config, RESOURCES._replace(progress=progress))
+    model, batch = make_model(config), unpack(rows)
     assert isinstance(objective, Overlap)
     masked = objective.choose_masked(batch)
     for done, counts_them in ((0.0, False), (0.79, False), (0.81, True), (1.0, True)):
         progress.fill_(done)
         counts = objective.counts(batch, masked)
-        loss, (_, without) = (
-            objective.loss(model, batch, masked, counts).loss,
-            objective.objective.outcome(model, batch, masked, counts),
-        )
-        assert bool(counts[2] > 0) is counts_them
-        assert bool(loss > without.loss) is counts_them and (counts_them or loss == without.loss)
+        loss = objective.loss(model, batch, masked, counts).loss
+        without = objective.objective.outcome(model, batch, masked, counts)[1].loss
+        assert bool(counts[-1] > 0) is counts_them
+        assert bool(loss > without) is counts_them and (counts_them or loss == without)
     begins_at_once = build_objective(
         tiny_config(objective=weights, data=DataConfig(length=24, copies_share=0.2)), RESOURCES
     )

@@ -89,7 +89,7 @@ class ObjectiveConfig:
     """Weight of predicting the original tokens at the masked positions from the discriminator's states too, through
     the token table (rtd only)."""
     overlap_weight: float = 0.0
-    """Weight of predicting from [CLS] which share of each of a row's two segments stands in the other (rtd only).
+    """Weight of predicting from [CLS] which share of each of a row's two segments stands in the other (rtd, mlm).
     `data.copies` makes rows that share much; where it does so in a part of the run, only that part has this loss."""
     contrastive_weight: float = 0.0
     """Weight of classifying by [CLS] whether a sequence was corrupted; above 0, some are left alone (rtd only)."""

@@ -282,8 +282,9 @@ def _objective(
         raise ConfigError("objective.correction_weight", reason, fix="0")
     if objective.correction_weight and train.algorithm != "joint":
         raise ConfigError("objective.correction_weight", f"is not for {train.algorithm}", fix="train.algorithm=joint")
-    if objective.overlap_weight and (objective.name != "rtd" or objective.contrastive_weight):
-        raise ConfigError("objective.overlap_weight", "stands beside replaced token detection alone", fix="0")
+    if objective.overlap_weight and (objective.name not in ("rtd", "mlm") or objective.contrastive_weight):
+        reason = "stands beside replaced token detection or masked language modelling alone"
+        raise ConfigError("objective.overlap_weight", reason, fix="0")
     if objective.overlap_weight and train.algorithm != "joint":
         raise ConfigError("objective.overlap_weight", f"is not for {train.algorithm}", fix="train.algorithm=joint")
     if objective.contrastive_weight and train.algorithm == "adversarial":

@@ -120,7 +120,8 @@ def parameters(config: Config) -> Parameters:
     embeddings = _embeddings_parameters(model, model.embedding)
     if objective.name == "mlm":
         head = _masked_head_parameters(encoder.width, encoder.embedding, model.vocab_size)
-        return Parameters(parts={"embeddings": embeddings, "encoder": _encoder_parameters(encoder), "head": head})
+        parts = {"embeddings": embeddings, "encoder": _encoder_parameters(encoder), "head": head}
+        return Parameters(parts=parts | _overlap_head(objective, encoder))
     parts = {"embeddings": embeddings}
     small, towers = generator_shape(model, config.generator), _towers(config.generator)
     if _learns(objective, config.generator):
@@ -136,13 +137,16 @@ def parameters(config: Config) -> Parameters:
     parts["discriminator_head"] = heads.get(objective.name, detection)
     if objective.correction_weight:
         parts["correction_head"] = masked
-    if objective.overlap_weight:
-        parts["overlap_head"] = _dense(encoder.width, 2)
+    parts |= _overlap_head(objective, encoder)
     if objective.contrastive_weight:
         parts["sentence_head"] = _dense(encoder.width, 1)
     if config.train.algorithm == "adversarial":
         parts["baseline_head"] = _dense(small.width, 1)
     return Parameters(parts=parts)
+
+
+def _overlap_head(objective: ObjectiveConfig, encoder: Shape) -> dict[str, int]:
+    return {"overlap_head": _dense(encoder.width, 2)} if objective.overlap_weight else {}
 
 
 def encoder_parameters(model: ModelConfig) -> int:

@@ -89,6 +89,8 @@ class Bert(nn.Module):
         self.embeddings = make.embeddings(shape.embedding)
         self.encoder = make.encoder(shape)
         self.head = make.masked_head(shape.width, shape.embedding)
+        if config.objective.overlap_weight:
+            self.overlap_head = nn.Linear(shape.width, 2)
 
 
 def build_model(

@@ -26,6 +26,14 @@ class Outcome(NamedTuple):
     and steps are added up, so these are sums and counts, no means."""
 
 
+class Read(NamedTuple):
+    """What the network that is fine-tuned later has read of a micro-batch, for objectives beside others."""
+
+    ids_BL: Tensor
+    hidden_BLD: Tensor
+    """Its last hidden states, with gradient."""
+
+
 class Restoration(NamedTuple):
     """How well the network that is fine-tuned later predicts the original tokens; four tensors of one shape."""
 

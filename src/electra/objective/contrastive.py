@@ -51,11 +51,11 @@ class Contrastive:
         samples = samples._replace(sampled_M=torch.where(whole_M, samples.gold_M, samples.sampled_M))
         mlm_sum = self.rtd.ops.masked_sum(samples.nll_M, masked.used_BM)
         found = self.rtd.detect(electra, batch, masked, samples, mlm_sum)
-        corrupted_BL = found.corrupted_ids_BL != batch.ids_BL
+        corrupted_BL = found.read.ids_BL != batch.ids_BL
         if batch.spans is not None:  # [CLS] attends to the first document only
             corrupted_BL = corrupted_BL & (batch.spans.first_BL == 0)
         corrupted_B = corrupted_BL.any(1)
-        scores_B = electra.sentence_head(found.hidden_BLD[:, 0]).squeeze(1).float()
+        scores_B = electra.sentence_head(found.read.hidden_BLD[:, 0]).squeeze(1).float()
         sentence_sum = F.binary_cross_entropy_with_logits(scores_B, corrupted_B.float(), reduction="sum")
         loss = self.rtd.weighted(found, counts) + weights.contrastive_weight * sentence_sum / counts[2].clamp(min=1)
         correct, sequences = ((scores_B > 0) == corrupted_B).sum(), torch.ones_like(scores_B).sum()

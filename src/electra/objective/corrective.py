@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from electra.batches.masking import MaskedPositions
 from electra.batches.sequences import Sequences
 from electra.model.electra import Electra
-from electra.objective.base import Evaluation, Outcome, gather_masked
-from electra.objective.rtd import Detected, ReplacedTokenDetection
+from electra.objective.base import Evaluation, Outcome, Read, gather_masked
+from electra.objective.rtd import ReplacedTokenDetection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,19 +42,19 @@ class Corrective:
 
     def outcome(
         self, model: Electra, batch: Sequences, masked: MaskedPositions, counts: Tensor
-    ) -> tuple[Detected, Outcome]:
-        """The loss, and what detection's part of it was made of."""
+    ) -> tuple[Read, Outcome]:
+        """The loss, and what the discriminator read."""
         ops = self.rtd.ops
         with ops.generator_stream(batch.ids_BL.device):
             samples = self.rtd.generator.sample(model, batch, masked, dropout=True, logits=False)
             mlm_sum = ops.masked_sum(samples.nll_M, masked.used_BM)
         found = self.rtd.detect(model, batch, masked, samples, mlm_sum)
-        hidden_MD = gather_masked(found.hidden_BLD, masked.positions_BM)
+        hidden_MD = gather_masked(found.read.hidden_BLD, masked.positions_BM)
         corrected = model.correction_head(hidden_MD, model.token_table, samples.gold_M, logits=False)
         correction_sum = ops.masked_sum(corrected.nll_M, masked.used_BM)
         weight = self.rtd.weights.correction_weight
         loss = self.rtd.weighted(found, counts) + weight * correction_sum / counts[0].clamp(min=1)
-        return found, Outcome(loss, torch.cat((found.sums, correction_sum.detach()[None])))
+        return found.read, Outcome(loss, torch.cat((found.sums, correction_sum.detach()[None])))
 
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
         return self.rtd.evaluate(model, batch)

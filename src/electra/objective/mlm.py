@@ -15,18 +15,18 @@ from electra.batches.masking import MaskedPositions
 from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import DISCRIMINATOR_CALL_SITE, Bert
-from electra.objective.base import Evaluation, Outcome, gather_masked
+from electra.objective.base import Evaluation, Outcome, Read, gather_masked
 from electra.ops import Ops, Prediction
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
 
 
 class Predicted(NamedTuple):
-    """The head's output at the masked positions, with what it was asked for and what it read."""
+    """The head's output at the masked positions, with what it was asked for and what was read."""
 
     prediction: Prediction
     gold_M: Tensor
-    masked_ids_BL: Tensor
+    read: Read
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,19 +47,24 @@ class MaskedLanguageModelling:
         return masked.used_BM.sum().float()[None]
 
     def loss(self, model: nn.Module, batch: Sequences, masked: MaskedPositions, counts: Tensor) -> Outcome:
-        prediction, gold_M, _ = self._predict(cast(Bert, model), batch, masked, dropout=True)
-        return mlm_outcome(self.ops, self.weights, prediction.nll_M, prediction.best_M == gold_M, batch, masked, counts)
+        return self.outcome(cast(Bert, model), batch, masked, counts)[1]
+
+    def outcome(self, model: Bert, batch: Sequences, masked: MaskedPositions, counts: Tensor) -> tuple[Read, Outcome]:
+        """The loss, and what the encoder read."""
+        prediction, gold_M, read = self._predict(model, batch, masked, dropout=True)
+        correct_M = prediction.best_M == gold_M
+        return read, mlm_outcome(self.ops, self.weights, prediction.nll_M, correct_M, batch, masked, counts)
 
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
         masked = self.choose_masked(batch)
-        prediction, gold_M, masked_ids_BL = self._predict(cast(Bert, model), batch, masked, dropout=False)
+        prediction, gold_M, read = self._predict(cast(Bert, model), batch, masked, dropout=False)
         shape = masked.used_BM.shape
         return Evaluation(
             used_BM=masked.used_BM,
             nll_BM=prediction.nll_M.view(shape),
             correct_BM=(prediction.best_M == gold_M).view(shape),
             original_ids_BL=batch.ids_BL,
-            masked_ids_BL=masked_ids_BL,
+            masked_ids_BL=read.ids_BL,
         )
 
     def means(self, sums: dict[str, float]) -> dict[str, float]:
@@ -81,7 +86,7 @@ class MaskedLanguageModelling:
         hidden_BLD = model.encoder(x_BLE, batch.lengths_B, keys_B, batch.spans)
         gold_M, _ = ops.masked_targets(batch.ids_BL, batch.keys_B, masked)
         prediction = model.head(gather_masked(hidden_BLD, masked.positions_BM), token.weight, gold_M)
-        return Predicted(prediction, gold_M, masked_ids_BL)
+        return Predicted(prediction, gold_M, Read(masked_ids_BL, hidden_BLD))
 
 
 def mlm_outcome(

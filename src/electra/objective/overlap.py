@@ -1,4 +1,4 @@
-"""Replaced token detection that also tells by [CLS] how much of each of a row's two segments stands in the other.
+"""Pre-training that also tells by [CLS] how much of each of a row's two segments stands in the other.
 
 One of the synthetic signals of BLEURT (arXiv 2004.04696): an encoder that has compared two segments before needs fewer
 labelled pairs to do it for a task. Each direction is predicted on its own, since entailment asks for one of them.
@@ -9,7 +9,7 @@ Shapes: B sequences, L length, V vocabulary, 2 segments.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +17,15 @@ from torch import Tensor, nn
 
 from electra.batches.masking import MaskedPositions
 from electra.batches.sequences import Sequences
-from electra.model.electra import Electra
-from electra.objective.base import Evaluation, Outcome
-from electra.objective.corrective import Corrective
-from electra.objective.rtd import ReplacedTokenDetection
+from electra.model.electra import Bert, Electra
+from electra.objective.base import Evaluation, Objective, Outcome, Read
+
+
+class Reader(Objective, Protocol):
+    """An objective that also says what its network has read."""
+
+    def outcome(self, model: Any, batch: Sequences, masked: MaskedPositions, counts: Tensor) -> tuple[Read, Outcome]:
+        """What `loss` gives, behind what was read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,11 +33,11 @@ class Overlap:
     """Loss = that of `objective` + weight · BCE, over the rows of two segments and both directions, of the shares.
 
     A share is that of a segment's tokens that the other segment has too; tokens weigh by how rare they are,
-    `information_V`. It is of what the discriminator reads, with replaced tokens in it. Before the share `begins` of
-    the run is done, no row counts.
+    `information_V`. It is of what the encoder reads, with replaced tokens in it or without those that are masked.
+    Before the share `begins` of the run is done, no row counts.
     """
 
-    objective: ReplacedTokenDetection | Corrective
+    objective: Reader
     weight: float
     information_V: Tensor
     special: tuple[int, ...]
@@ -50,16 +55,16 @@ class Overlap:
         return torch.cat((self.objective.counts(batch, masked), self._pairs(batch).sum()[None]))
 
     def loss(self, model: nn.Module, batch: Sequences, masked: MaskedPositions, counts: Tensor) -> Outcome:
-        electra = cast(Electra, model)
-        found, outcome = self.objective.outcome(electra, batch, masked, counts)
-        logits_B2 = electra.overlap_head(found.hidden_BLD[:, 0]).float()
-        read = batch._replace(ids_BL=found.corrupted_ids_BL)
-        shared_B2, pair_B = shared_tokens(read, self.information_V, self.special), self._pairs(batch)
+        network = cast(Electra | Bert, model)
+        read, outcome = self.objective.outcome(network, batch, masked, counts)
+        logits_B2 = network.overlap_head(read.hidden_BLD[:, 0]).float()
+        shared_B2 = shared_tokens(batch._replace(ids_BL=read.ids_BL), self.information_V, self.special)
+        pair_B = self._pairs(batch)
         bce_B2 = F.binary_cross_entropy_with_logits(logits_B2, shared_B2, reduction="none")
         overlap_sum = (bce_B2.mean(1) * pair_B).sum()
         error = ((logits_B2.detach().sigmoid() - shared_B2).abs().mean(1) * pair_B).sum()
         more = torch.stack([overlap_sum.detach(), error, pair_B.sum()])
-        loss = outcome.loss + self.weight * overlap_sum / counts[2].clamp(min=1)
+        loss = outcome.loss + self.weight * overlap_sum / counts[-1].clamp(min=1)
         return Outcome(loss, torch.cat((outcome.sums, more)))
 
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:

@@ -33,7 +33,7 @@ from electra.objective.generators import (
     TwoTowerGenerator,
 )
 from electra.objective.mlm import MaskedLanguageModelling
-from electra.objective.overlap import Overlap, information
+from electra.objective.overlap import Overlap, Reader, information
 from electra.objective.rare import RareFirst, rarity
 from electra.objective.replace_mlm import ReplaceMLM
 from electra.objective.rtd import ReplacedTokenDetection
@@ -117,13 +117,14 @@ def _by_frequency(weights_V: Tensor, generator: GeneratorConfig, resources: Reso
 
 
 def _mlm(config: Config, resources: Resources) -> Objective:
-    return MaskedLanguageModelling(
+    mlm = MaskedLanguageModelling(
         weights=config.objective,
         masking=config.masking,
         special=resources.special,
         mask_id=resources.specials.mask,
         ops=resources.ops,
     )
+    return _with_overlap(mlm, config, resources)
 
 
 def _rtd(config: Config, resources: Resources) -> Objective:
@@ -140,7 +141,11 @@ def _rtd(config: Config, resources: Resources) -> Objective:
         return Adversarial(rtd=rtd, generator=config.generator)
     if config.objective.contrastive_weight:
         return Contrastive(rtd=rtd)
-    objective = Corrective(rtd=rtd) if config.objective.correction_weight else rtd
+    return _with_overlap(Corrective(rtd=rtd) if config.objective.correction_weight else rtd, config, resources)
+
+
+def _with_overlap(objective: Reader, config: Config, resources: Resources) -> Objective:
+    """The objective, and beside it, where asked for, how much of each segment stands in the other."""
     if not config.objective.overlap_weight:
         return objective
     information_V = information(_counted("objective.overlap_weight", resources)).to(resources.device)

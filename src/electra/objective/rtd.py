@@ -15,7 +15,7 @@ from electra.batches.masking import MaskedPositions
 from electra.batches.sequences import Sequences
 from electra.config.schema import MaskingConfig, ObjectiveConfig
 from electra.model.electra import DISCRIMINATOR_CALL_SITE, Electra
-from electra.objective.base import Evaluation, Outcome
+from electra.objective.base import Evaluation, Outcome, Read
 from electra.objective.generators import Generator, Samples, corrupt, evaluate_generator
 from electra.ops import Ops
 
@@ -28,8 +28,7 @@ class Detected(NamedTuple):
     bce_BL: Tensor
     sums: Tensor
     """In the order of the objective's `stats`."""
-    hidden_BLD: Tensor
-    corrupted_ids_BL: Tensor
+    read: Read
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,13 +60,13 @@ class ReplacedTokenDetection:
 
     def outcome(
         self, model: Electra, batch: Sequences, masked: MaskedPositions, counts: Tensor
-    ) -> tuple[Detected, Outcome]:
-        """The loss, and what it was made of, for objectives that read the hidden states too."""
+    ) -> tuple[Read, Outcome]:
+        """The loss, and what the discriminator read."""
         with self.ops.generator_stream(batch.ids_BL.device):
             samples = self.generator.sample(model, batch, masked, dropout=True, logits=False)
             mlm_sum = self.ops.masked_sum(samples.nll_M, masked.used_BM)
         detected = self.detect(model, batch, masked, samples, mlm_sum)
-        return detected, Outcome(self.weighted(detected, counts), detected.sums)
+        return detected.read, Outcome(self.weighted(detected, counts), detected.sums)
 
     def weighted(self, detected: Detected, counts: Tensor) -> Tensor:
         """The loss of both networks; a generator that does not learn has no part in it."""
@@ -92,7 +91,7 @@ class ReplacedTokenDetection:
             self._scored(batch, masked),
         )
         sums = torch.cat((mlm_sum.detach()[None], found.stats_6))
-        return Detected(mlm_sum, found.loss, found.bce_BL, sums, hidden_BLD, corrupted_ids_BL)
+        return Detected(mlm_sum, found.loss, found.bce_BL, sums, Read(corrupted_ids_BL, hidden_BLD))
 
     def evaluate(self, model: nn.Module, batch: Sequences) -> Evaluation:
         electra = cast(Electra, model)
