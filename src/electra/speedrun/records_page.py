@@ -36,7 +36,8 @@ How good an encoder gets in a given number of minutes. [How to run one and add i
   The text is not in the repository: the open part is listed in the [card](../src/electra/bundled/small/README.md) of
   `electra:small`, reviews and blogs are for research only.
 - **An entry** is that of the run's commit. Since d08ccf7 `modern` is without `generator.dropout_scale=0` and
-  `optim.decay_share=0.5`, and `modern-bert` without the latter.
+  `optim.decay_share=0.5`, and `modern-bert` without the latter; since b99d46e both have `data.copies=0.7`,
+  `data.copies_share=0.2` and `objective.overlap_weight=5`.
 - **Held-out losses** compare only between runs of the same `Data`.
 - Settings are chosen on seeds 0 to 4. Pre-training seeds that served in choosing are not reported.
 - **Scored by** `electra` is `electra speedrun score`; by `transformers` is a plain loop on the exported model.
