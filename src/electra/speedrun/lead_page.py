@@ -46,19 +46,19 @@ def plot(comparison: Comparison) -> str:
     spoken = _in_words(comparison, [(f"{rtd.title} less {mlm.title}", found) for rtd, mlm, found in pairs])
     with panels("lead", width=4.6 * count, height=3.5, label=spoken, count=count) as (drawn, finished):
         _titled(drawn[0], "GLUE-5 (line: range over seeds)")
-        for series, shift in zip(comparison.series, _shifts(len(comparison.series)), strict=True):
+        for number, (series, shift) in enumerate(zip(comparison.series, _shifts(len(comparison.series)), strict=True)):
             same = [one for one in comparison.series if one.detects == series.detects]
             dots = [(_moved(p.minutes, shift), p.glue5, min(p.seeds), max(p.seeds)) for p in series.points]
             label, colour = ("RTD", "one") if series.detects else ("MLM", "two")
             style: dict[str, Any] = {"colour": colour, "place": same.index(series), "written": "{:.1f}"}
-            _draw(drawn[0], dots, label=f"{label}: {series.title}", **style)
+            _draw(drawn[0], dots, label=f"{label}: {series.runs[0].label}", right=number % 2 > 0, **style)
         if pairs:
             _titled(drawn[1], "Lead of RTD over MLM (95 % interval)")
             drawn[1].axhline(0, color=COLOURS["muted"], linewidth=1, linestyle=(0, (4, 3)))
             for place, ((rtd, mlm, found), shift) in enumerate(zip(pairs, _shifts(len(pairs)), strict=True)):
                 dots = [(_moved(lead.at, shift), lead.value, lead.low, lead.high) for lead in found]
                 name = f"{rtd.title} less {mlm.title}" if pairs[1:] else ""
-                _draw(drawn[1], dots, label=name, colour="one", place=place, written="{:+.1f}")
+                _draw(drawn[1], dots, label=name, colour="one", place=place, written="{:+.1f}", right=place % 2 > 0)
         for axes in drawn:
             _minutes(axes, sorted({point.minutes for series in comparison.series for point in series.points}))
             _legend(axes, below=bool(pairs))
@@ -113,17 +113,23 @@ def _titled(axes: Axes, title: str) -> None:
 
 
 def _draw(
-    axes: Axes, dots: Sequence[tuple[float, float, float, float]], *, label: str, colour: str, place: int, written: str
+    axes: Axes,
+    dots: Sequence[tuple[float, float, float, float]],
+    *,
+    label: str,
+    colour: str,
+    place: int,
+    written: str,
+    right: bool,
 ) -> None:
-    """Dots with their ranges, joined: (place on the axis, value, low, high) each, the value written beside it."""
+    """Dots with their ranges, joined: (place on the axis, value, low, high) each, the value written left or right."""
+    beside: dict[str, Any] = {"xytext": (7, 4), "ha": "left"} if right else {"xytext": (-7, 4), "ha": "right"}
     style: dict[str, Any] = {"linestyle": _DASHES[place % len(_DASHES)], "marker": _MARKERS[place % len(_MARKERS)]}
     x, y = [dot[0] for dot in dots], [dot[1] for dot in dots]
     axes.plot(x, y, color=COLOURS[colour], markersize=7, linewidth=1.9, label=label, **style)
     for at, value, low, high in dots:
         axes.plot((at, at), (low, high), color=COLOURS[colour], linewidth=2.4, alpha=0.55)
-        axes.annotate(
-            written.format(value), (at, value), xytext=(-7, 4), textcoords="offset points", ha="right", fontsize=9.5
-        )
+        axes.annotate(written.format(value), (at, value), textcoords="offset points", fontsize=9.5, **beside)
 
 
 def _shifts(count: int) -> list[float]:
