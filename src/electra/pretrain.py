@@ -18,7 +18,7 @@ from electra.batches.kept import describe, warnings
 from electra.batches.layout import Specials, held_out_rows, separator_of
 from electra.batches.loader import Batch, Stream
 from electra.batches.order import Cursor
-from electra.batches.short_first import Source, StepRows
+from electra.batches.source import Source, StepRows
 from electra.checkpoint import folder, store
 from electra.checkpoint.folder import as_begun, held, note_execution, open_run, storage, verify_metrics
 from electra.checkpoint.lengthening import explain, lengthenings, noted_folder, with_goal

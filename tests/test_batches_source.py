@@ -1,4 +1,4 @@
-"""Short sequences first, small batches first: what each step reads, and exact resuming around every change."""
+"""Short sequences and small batches first, copies last: what each step reads, and exact resuming around every change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tiny import SPECIALS, Documents, Trainer, numbered, ragged_rows, tiny_confi
 from tiny_runs import make_data, metric_lines, small_config, stop_at, weights
 
 from electra.batches.order import Cursor
-from electra.batches.short_first import Source, StepRows
+from electra.batches.source import Source, StepRows
 from electra.config.load import load
 from electra.config.schema import Config, DataConfig, TrainConfig
 from electra.errors import ConfigError
