@@ -1,4 +1,4 @@
-"""Short sequences and small batches first, copies last: what each step reads, and exact resuming around every change."""
+"""Short sequences and small batches first, copies last: what a step reads, and exact resuming around every change."""
 
 from __future__ import annotations
 
