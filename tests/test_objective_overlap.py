@@ -132,6 +132,9 @@ def test_the_loss_begins_with_the_copies() -> None:
         loss = objective.loss(model, batch, masked, counts).loss
         without = objective.objective.outcome(model, batch, masked, counts)[1].loss
         assert bool(counts[-1] > 0) is counts_them
+        sums = objective.loss(model, batch, masked, counts).sums.tolist()
+        figures = objective.means(dict(zip(objective.stats, sums, strict=True)))
+        assert ("overlap_error" in figures) is counts_them
         assert bool(loss > without) is counts_them and (counts_them or loss == without)
     begins_at_once = build_objective(
         tiny_config(objective=weights, data=DataConfig(length=24, copies_share=0.2)), RESOURCES

@@ -147,6 +147,14 @@ def test_objectives_of_the_laboratory(tmp_path: Path, name: str) -> None:
     assert "The generator’s loss on masked tokens" in page.text
 
 
+@pytest.mark.parametrize("rtd", [True, False])
+def test_a_run_that_compares_segments_shows_its_error(tmp_path: Path, rtd: bool) -> None:
+    entries, preset = lines(rtd=rtd), "small" if rtd else "bert-small"
+    assert "Comparing two segments" not in page_of(make_run(tmp_path / "without", entries, preset=preset)).text
+    entries = [one | {"train/overlap_error": 0.05} if one["kind"] == "train" else one for one in entries]
+    assert "Comparing two segments" in page_of(make_run(tmp_path / "with", entries, preset=preset)).text
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_run_that_has_just_begun(tmp_path: Path, count: int) -> None:
     assert "What it cost" in page_of(make_run(tmp_path / "run", lines()[:count])).text

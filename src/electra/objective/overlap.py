@@ -71,7 +71,9 @@ class Overlap:
         return self.objective.evaluate(model, batch)
 
     def means(self, sums: dict[str, float]) -> dict[str, float]:
-        figures, pairs = self.objective.means(sums), max(1.0, sums["pairs"])
+        figures, pairs = self.objective.means(sums), sums["pairs"]
+        if not pairs:  # before the first copies
+            return figures
         overlap = sums["overlap_sum"] / pairs
         loss = figures["loss"] + self.weight * overlap
         return figures | {"loss": loss, "overlap_loss": overlap, "overlap_error": sums["overlap_error"] / pairs}

@@ -117,13 +117,29 @@ def learning(run: Run) -> list[tuple[Chart, str]]:
     ]
     if objective in RESTORING:
         charts += _restoring(run)
+    comparing = _comparing(run)
     if objective == "mlm":
         accuracy = Line(label="held-out", points=run.series("eval/mlm_accuracy"), dots=True)
         chart = Chart(name="accuracy", title="Hidden words guessed right", lines=[accuracy], percent=True)
-        return [*charts, (chart, "Share of masked tokens in held-out text whose first guess is the original.")]
+        said = "Share of masked tokens in held-out text whose first guess is the original."
+        return [*charts, (chart, said), *comparing]
     if not run.series("eval/rtd_auc") and objective not in DETECTING:
         return charts
-    return charts + _detecting(run)
+    return [*charts, *_detecting(run), *comparing]
+
+
+def _comparing(run: Run) -> list[tuple[Chart, str]]:
+    """What [CLS] tells of a row's two segments, where a run asks for it."""
+    error = Line(label="training", points=run.series("train/overlap_error"), colour="plain")
+    if not error.points:
+        return []
+    return [
+        (
+            Chart(name="overlap", title="Comparing two segments", lines=[error], percent=True),
+            "How far off [CLS] is about the share of one segment’s tokens that stand in the other, rare ones weighing "
+            "more (lower is better).",
+        )
+    ]
 
 
 def _restoring(run: Run) -> list[tuple[Chart, str]]:
