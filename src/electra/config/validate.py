@@ -243,9 +243,10 @@ def _lengths(model: ModelConfig, data: DataConfig, masking: MaskingConfig) -> No
 def _two_segments(data: DataConfig, objective: ObjectiveConfig) -> None:
     if data.layout != "packed":
         return
-    for key, value in (("data.copies", data.copies), ("objective.overlap_weight", objective.overlap_weight)):
-        if value:
-            raise ConfigError(key, "packed rows have no second segment", fix="0, or data.layout=sentences")
+    asked = {"data.copies": data.copies, "objective.overlap_weight": objective.overlap_weight}
+    if set_ones := [key for key, value in asked.items() if value]:
+        fix = f"{' '.join(f'{key}=0' for key in set_ones)}, or data.layout=sentences"
+        raise ConfigError(set_ones[0], "packed rows have no second segment", fix=fix)
 
 
 def _schedule(optim: OptimConfig, train: TrainConfig) -> None:
