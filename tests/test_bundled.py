@@ -51,7 +51,13 @@ def made(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bundled, "FOLDER", place)
         for name in NAMES:
-            build(run, name, scores=_records(place), more=[("SST-2, 1,000 rows", "80.0 (79.1 to 81.2)")])
+            build(
+                run,
+                name,
+                scores=_records(place),
+                more=[("SST-2, 1,000 rows", "80.0 (79.1 to 81.2)")],
+                training=[("its last steps", "at half the rate")],
+            )
     return place
 
 
@@ -112,6 +118,7 @@ def test_the_card_has_texts_scores_and_nothing_of_the_machine(package: Path, run
     assert "| GLUE-5, dev sets, fine-tuning seeds 10 to 12, by electra | 52.0 (std 2.0) |" in card
     assert "| COLA, accuracy, fine-tuning seeds 10 to 12, by electra | 52.0 (50.0 to 54.0) |" in card
     assert "| SST-2, 1,000 rows | 80.0 (79.1 to 81.2) |" in card and "AUC, held-out text" in card
+    assert "| its last steps | at half the rate |" in card
     facts = read_facts(folder_of(SMALL) / "run.json")
     assert not {"argv", "data_folder", "executions"} & facts.keys() and facts["data"]["tokens"] > 0
     whole = "".join(

@@ -46,19 +46,34 @@ KEPT_FACTS = ("electra", "git", "packages", "cpu", "gpus", "seed", "data_sha256"
 @click.option("--name", required=True, type=click.Choice([*NAMES]), help="Which model it becomes.")
 @click.option("--scores", type=click.Path(path_type=Path), metavar="JSONL", help="Records of `electra speedrun score`.")
 @click.option("--score", "more", nargs=2, multiple=True, metavar="WHAT VALUE", help="A further score for the card.")
+@click.option("--training", nargs=2, multiple=True, metavar="WHAT VALUE", help="A further line on how it was trained.")
 @click.option("--text", "texts", multiple=True, type=click.Choice([*SOURCES]), help="Texts it saw.  [all of them]")
 def command(
-    run: Path, name: str, scores: Path | None, more: tuple[tuple[str, str], ...], texts: tuple[str, ...]
+    run: Path,
+    name: str,
+    scores: Path | None,
+    more: tuple[tuple[str, str], ...],
+    training: tuple[tuple[str, str], ...],
+    texts: tuple[str, ...],
 ) -> None:
     """Write a finished run into the package as one of its models, in place of the one that is there."""
-    folder = build(run, name, scores=scores, more=more, texts=texts or tuple(SOURCES))
+    folder = build(run, name, scores=scores, more=more, training=training, texts=texts or tuple(SOURCES))
     say(f"{folder}: {bytes_of(name):,} bytes, of at most {NAMES[name]:,}")
 
 
 def build(
-    run: Path, name: str, *, scores: Path | None = None, more: Rows = (), texts: Sequence[str] = tuple(SOURCES)
+    run: Path,
+    name: str,
+    *,
+    scores: Path | None = None,
+    more: Rows = (),
+    training: Rows = (),
+    texts: Sequence[str] = tuple(SOURCES),
 ) -> Path:
-    """The folder of the bundled model `name`, written from a run; refused where it would be too large."""
+    """The folder of the bundled model `name`, written from a run; refused where it would be too large.
+
+    `more` scores and lines on its `training` stand in the card beside those of the run.
+    """
     if name not in NAMES:
         raise ConfigError("--name", f"{name} is not a bundled model", fix=f"one of {', '.join(NAMES)}")
     read = read_run(run)
@@ -69,7 +84,7 @@ def build(
     tokenizer = Tokenizer.load(run / TOKENIZER)
     checkpoint, weights = _weights(run, averaged=read.config.optim.ema > 0)
     records = read_records(scores) if scores is not None else []
-    card = bundled_card(name, read, tokenizer=tokenizer, texts=texts, records=records, more=more)
+    card = bundled_card(name, read, tokenizer=tokenizer, texts=texts, records=records, more=more, training=training)
     step, cost = store.step_of(checkpoint), read.cost
     with tempfile.TemporaryDirectory(prefix="electra-bundled-") as work:
         made = Path(work) / "model"

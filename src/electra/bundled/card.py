@@ -15,9 +15,16 @@ from electra.tokenizer.codec import Tokenizer
 
 
 def bundled_card(
-    name: str, run: Run, *, tokenizer: Tokenizer, texts: Sequence[str], records: Sequence[Record], more: Rows
+    name: str,
+    run: Run,
+    *,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    records: Sequence[Record],
+    more: Rows = (),
+    training: Rows = (),
 ) -> Card:
-    """The card of a run that becomes the bundled model `name`; `more` are further scores as they are to be shown."""
+    """The card of a run that becomes the bundled model `name`; `more` scores and `training` as they are to be shown."""
     size = run.config.model
     counted = parameters(run.config)
     return Card(
@@ -31,7 +38,7 @@ def bundled_card(
             ("longest sequence in pre-training", f"{run.config.data.length} tokens"),
         ],
         data=_data(run, texts),
-        compute=_compute(run),
+        compute=[*_compute(run), *training],
         scores=[*_held_out(run), *(row for record in records for row in _glue(record)), *more],
         limits=[
             *limits(tokenizer, length=run.config.data.length, positions=size.positions),
