@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from tiny_runs import make_data, small_config
 
 from electra.batches.copies import SHORTEST, with_copies
 from electra.batches.layout import Specials
-from electra.batches.loader import Stream
+from electra.batches.loader import Loader, Stream
 from electra.batches.order import Cursor
 from electra.shards.dataset import open_data
 
@@ -85,10 +86,17 @@ def test_copies_share_all_some_and_none_of_their_words() -> None:
     assert turned > 0.02 * len(made), "the same words in another order"
 
 
-def test_a_stream_gives_rows_with_copies_where_asked(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_each_process_makes_the_copies_of_its_own_rows(tmp_path_factory: pytest.TempPathFactory) -> None:
     data = open_data(make_data(tmp_path_factory.mktemp("data") / "data"))
     specials = Specials.of(data.tokenizer())
     stream = Stream(data.train, small_config().data, specials, seed=3)
-    with_, without = (stream.take(Cursor(), 64, copies=share)[0] for share in (0.5, 0.0))
-    assert np.array_equal(with_, with_copies(without, share=0.5, specials=specials))
-    assert 0.2 < (with_ != without).any(1).mean() < 0.6
+    plain, _ = stream.take(Cursor(), 64)
+    parts = []
+    for share in (slice(0, 40), slice(40, 64)):
+        loader = Loader(stream, Cursor(), batch_size=64, device=torch.device("cpu"), share=share, copies=0.5)
+        batch = next(iter(loader))
+        loader.close()
+        assert batch.copies
+        parts.append(batch.rows.numpy())
+    assert np.array_equal(np.concatenate(parts), with_copies(plain, share=0.5, specials=specials))
+    assert 0.2 < (np.concatenate(parts) != plain).any(1).mean() < 0.6

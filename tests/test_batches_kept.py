@@ -46,3 +46,11 @@ def test_rows_that_are_mostly_empty() -> None:
 def test_no_text_at_all() -> None:
     for layout in ("sentences", "paper-official", "packed"):
         assert said([[]], layout)[0] == "keeps 0.0% of the tokens; 0.0% of the positions are padding"
+
+
+def test_copies_are_named() -> None:
+    planned = plan_epoch(Lengths([[30]] * 9), DataConfig(length=32, short=0.0), SPECIALS, seed=0, epoch=0)
+    line = describe(planned, DataConfig(length=32, copies=0.7, copies_share=0.2))
+    assert line.endswith("; in the last 20% of the run 70% of the rows become shorter ones of segments to compare")
+    line = describe(planned, DataConfig(length=32, copies=0.7))
+    assert line.endswith("; 70% of the rows become shorter ones of segments to compare")

@@ -11,6 +11,7 @@ import torch
 from tiny import SPECIALS, Documents, Trainer, numbered, ragged_rows, tiny_config
 from tiny_runs import make_data, metric_lines, small_config, stop_at, weights
 
+from electra.batches.copies import with_copies
 from electra.batches.order import Cursor
 from electra.batches.source import Source, StepRows
 from electra.config.load import load
@@ -162,12 +163,13 @@ def test_copies_go_on_where_the_rows_before_ended() -> None:
         share=slice,
     )
     batches = made.batches(0, Cursor(), rows_at=lambda step: StepRows(False, 4, copies=step >= 3))
-    found = [(batch.rows.numpy(), batch.after) for _, batch in zip(range(6), batches, strict=False)]
+    found = [(batch.rows.numpy(), batch.after, batch.copies) for _, batch in zip(range(6), batches, strict=False)]
     batches.close()
-    plain, _ = made.stream(data).take(Cursor(), 12)
-    copied, after = made.stream(data).take(found[2][1], 12, copies=0.8)
-    assert np.array_equal(np.concatenate([rows for rows, _ in found]), np.concatenate((plain, copied)))
-    assert found[-1][1] == after and (copied != made.stream(data).take(found[2][1], 12)[0]).any()
+    rows, after = made.stream(data).take(Cursor(), 24)
+    copied = with_copies(rows[12:], share=0.8, specials=SPECIALS)
+    assert np.array_equal(np.concatenate([rows for rows, _, _ in found]), np.concatenate((rows[:12], copied)))
+    assert found[-1][1] == after and (copied != rows[12:]).any()
+    assert [copies for _, _, copies in found] == [False] * 3 + [True] * 3
 
 
 def test_lengths_that_do_not_divide_are_refused() -> None:

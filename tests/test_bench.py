@@ -460,6 +460,10 @@ def test_a_gpu_has_fused_and_plain_steps(tmp_path: Path) -> None:
         (("model.width=129",), "model.heads: 2 does not divide model.width 129"),
         (("objective.name=rtd-15",), "--peer: the step with transformers modules has no objective.name=rtd-15"),
         (("data.layout=packed",), "--peer: the step with transformers modules has no data.layout=packed (--peer none)"),
+        (
+            ("objective.name=mlm", "objective.overlap_weight=5"),
+            "--peer: the step with transformers modules has no objective.overlap_weight=5.0",
+        ),
         (("generator.tying=none",), "--peer: the step with transformers modules has no generator.tying=none"),
         (("--preset", "tiniest"), "preset: 'tiniest' does not exist"),
     ],

@@ -279,8 +279,10 @@ def test_toml_round_trip(changed: dict[str, Any], name: str) -> None:
     def text(value: Any) -> str:
         return str(value).lower() if isinstance(value, bool) else str(value)
 
-    if "objective.name" in changed:  # a preset's correction stands beside rtd alone
-        changed = {"objective.correction_weight": 0.0} | changed
+    if "objective.name" in changed:  # a preset's correction stands beside rtd alone, its overlap beside rtd and mlm
+        changed = {"objective.correction_weight": 0.0, "objective.overlap_weight": 0.0} | changed
+    if changed.get("data.layout") == "packed":  # without a second segment
+        changed = {"data.copies": 0.0, "objective.overlap_weight": 0.0} | changed
     config = load(name, overrides=[f"{key}={text(value)}" for key, value in changed.items()])
     flat = flatten(config)
     assert all(flat[key] == value for key, value in changed.items())

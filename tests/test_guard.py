@@ -48,6 +48,16 @@ def test_a_rising_loss_is_a_divergence() -> None:
         guard.check(step=600, line=line(35.0))
 
 
+def test_a_loss_with_another_part_has_a_best_of_its_own() -> None:
+    guard = Guard(GuardConfig(max_rise=2.0))
+    check(guard, [6.0, 2.4, 2.2, 2.0])
+    more = [line(loss) | {"train/overlap_loss": 0.6} for loss in (6.0, 5.0, 5.0, 5.0)]
+    for number, one in enumerate(more, start=5):
+        guard.check(step=100 * number, line=one)
+    with pytest.raises(Diverged, match="step 900: the smoothed loss rose"):
+        guard.check(step=900, line=line(60.0) | {"train/overlap_loss": 0.6})
+
+
 def test_the_allowed_rise_is_configurable() -> None:
     check(Guard(GuardConfig(max_rise=100.0)), [10.0, 500.0, 500.0])
     with pytest.raises(Diverged):

@@ -75,6 +75,14 @@ def test_before_its_decay_a_trapezoid_is_exactly_the_longer_run(tmp_path: Path, 
     assert weights(run) == weights(longer) and metric_lines(run) == metric_lines(longer)
 
 
+def test_copies_follow_the_length_of_a_run(tmp_path: Path, data: Path) -> None:
+    run = tmp_path / "run"
+    stop_at(8, small_config(TRAPEZOID, "data.copies=0.5", "data.copies_share=0.3"), data=data, out=run)
+    result = resume(run, f"train.steps={LONGER}")
+    assert result.exit_code == 0
+    assert "from the start, as data.copies_share follows the length" in " ".join(result.stderr.split())
+
+
 def test_a_finished_run_with_linear_decay_is_lengthened_and_says_what_that_means(finished: Path) -> None:
     result = resume(finished, f"train.steps={LONGER}")
     assert result.exit_code == 0

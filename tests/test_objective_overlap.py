@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +16,9 @@ from tiny import RESOURCES as PLAIN
 from tiny_runs import make_data, metric_lines, small_config, stop_at, weights
 
 from electra.batches.copies import with_copies
+from electra.batches.loader import Batch
 from electra.batches.sequences import unpack
+from electra.batches.source import Source
 from electra.config.schema import DataConfig, MaskingConfig, ObjectiveConfig, TrainConfig
 from electra.config.validate import validate
 from electra.errors import ConfigError
@@ -119,24 +124,52 @@ def test_what_has_no_two_segments_refuses_it(key: str, wrong: dict[str, object])
 
 
 def test_the_loss_begins_with_the_copies() -> None:
-    """In the captured step the share of the run that is done is a number on the device."""
-    weights, rows, progress = ObjectiveConfig(overlap_weight=3.0), copied(9), torch.zeros(())
+    """Whether rows have copies is a number on the device, so that a captured step follows it."""
+    weights, rows, copies = ObjectiveConfig(overlap_weight=3.0), copied(9), torch.zeros(())
     config = tiny_config(dropout=0.0, objective=weights, data=DataConfig(length=24, copies=0.5, copies_share=0.2))
-    objective = build_objective(config, RESOURCES._replace(progress=progress))
+    objective = build_objective(config, RESOURCES._replace(copies=copies))
     model, batch = make_model(config), unpack(rows)
     assert isinstance(objective, Overlap)
     masked = objective.choose_masked(batch)
-    for done, counts_them in ((0.0, False), (0.79, False), (0.81, True), (1.0, True)):
-        progress.fill_(done)
+    for there in (False, True, False):
+        copies.fill_(float(there))
         counts = objective.counts(batch, masked)
-        loss = objective.loss(model, batch, masked, counts).loss
+        outcome = objective.loss(model, batch, masked, counts)
         without = objective.objective.outcome(model, batch, masked, counts)[1].loss
-        assert bool(counts[-1] > 0) is counts_them
-        sums = objective.loss(model, batch, masked, counts).sums.tolist()
-        figures = objective.means(dict(zip(objective.stats, sums, strict=True)))
-        assert ("overlap_error" in figures) is counts_them
-        assert bool(loss > without) is counts_them and (counts_them or loss == without)
-    begins_at_once = build_objective(
-        tiny_config(objective=weights, data=DataConfig(length=24, copies_share=0.2)), RESOURCES
-    )
-    assert isinstance(begins_at_once, Overlap) and begins_at_once.begins == 0, "without copies there is no part of it"
+        assert bool(counts[-1] > 0) is there
+        assert bool(outcome.loss > without) is there and (there or outcome.loss == without)
+        figures = objective.means(dict(zip(objective.stats, outcome.sums.tolist(), strict=True)))
+        assert ("overlap_error" in figures) is there
+    plain = build_objective(tiny_config(objective=weights), RESOURCES._replace(copies=copies))
+    assert isinstance(plain, Overlap) and plain.counts(batch, masked)[-1] > 0, "without copies it holds throughout"
+
+
+@pytest.mark.parametrize("budget", [("train.steps=12",), ("train.steps=100000", "train.max_minutes=0.05")])
+def test_copies_and_their_loss_begin_with_one_step(tmp_path: Path, budget: tuple[str, ...]) -> None:
+    """Also with small batches first, where seconds and steps are far apart."""
+    keys = ("objective.overlap_weight=2", "data.copies=1", "data.copies_share=0.5", "train.batch_start=2")
+    config = small_config(*keys, *budget, "train.log_every=1", "evaluate.every=0")
+    with pytest.MonkeyPatch.context() as patch:
+        taken: list[bool] = []
+
+        def noted(self: Source, *arguments: Any, **named: Any) -> Iterator[Batch]:
+            for batch in original(self, *arguments, **named):
+                taken.append(batch.copies)
+                yield batch
+
+        original = Source.batches
+        patch.setattr(Source, "batches", noted)
+        run = pretrain(config, data=make_data(tmp_path / "data"), out=tmp_path / "run")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    told = [("train/overlap_error" in line, line["step"]) for line in lines if line["kind"] == "train"]
+    assert [step for _, step in told] == list(range(1, len(told) + 1))
+    assert [there for there, _ in told] == taken[: len(told)] and True in taken and taken[0] is False
+
+
+def test_the_loss_of_a_healthy_run_may_rise_where_copies_begin(tmp_path: Path) -> None:
+    keys = ("objective.name=mlm", "objective.overlap_weight=50", "data.copies=1", "data.copies_share=0.5")
+    config = small_config(*keys, "train.steps=40", "train.log_every=2", "guard.max_rise=1.2")
+    run = pretrain(config, data=make_data(tmp_path / "data"), out=tmp_path / "run")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["train/loss"] for line in lines if line["kind"] == "train"]
+    assert max(losses[10:]) > 2 * min(losses[:10])

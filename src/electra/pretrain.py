@@ -128,9 +128,12 @@ class _Run:
         )
         self.sharding = plan_sharding(self.model, world=world, unit=execution.unit) if execution.sharded else None
         self.progress = torch.zeros((), dtype=torch.float64, device=device)
-        # Replacements at a run's beginning may be drawn by frequencies in a part of the text.
-        drawn = some if config.generator.unigram_share and not config.masking.rare else partial(self._frequencies, None)
-        self.stages = plan_stages(config, Resources(specials, execution.ops, drawn, device, self.progress))
+        self.copies, self.copying = torch.zeros((), device=device), False
+        # What only begins by frequencies, or weighs by them, takes those of a part of the text.
+        exact = bool(config.masking.rare) or config.generator.kind == "unigram"
+        drawn = partial(self._frequencies, None) if exact else some
+        resources = Resources(specials, execution.ops, drawn, device, self.progress, self.copies)
+        self.stages = plan_stages(config, resources)
         self.peak_flops = hardware.peak_flops(device, self.execution.dtype)
         self.source = Source(
             prepared.train,
@@ -330,8 +333,8 @@ class _Run:
         rows = self._own_rows(step)
         if not self.config.train.max_minutes:
             return rows
-        short, size, copies = (self.world.lead(int(value)) for value in rows)
-        return StepRows(bool(short), size or 0, copies=bool(copies))
+        asked = self.world.lead(4 * rows.batch_size + 2 * rows.short + rows.copies) or 0
+        return StepRows(bool(asked & 2), asked >> 2, copies=bool(asked & 1))
 
     def _own_rows(self, step: int) -> StepRows:
         data, train, elapsed_s = self.config.data, self.config.train, self.elapsed()
@@ -343,6 +346,9 @@ class _Run:
         for number, batch in enumerate(loader, start=step):
             if self.telemetry is not None:
                 self.telemetry.tick(number)
+            if batch.copies != self.copying:
+                self.copying = batch.copies
+                self.copies.fill_(float(batch.copies))
             yield batch
 
     def _save(self, position: Position) -> None:

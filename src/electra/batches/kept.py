@@ -16,7 +16,11 @@ WASTE = 0.5
 def describe(layout: Layout, data: DataConfig) -> str:
     """`keeps 97.1% of the tokens; 3.0% of the positions are padding`."""
     padding = padding_share(layout, data.length)
-    return f"keeps {layout.kept_share:.1%} of the tokens; {padding:.1%} of the positions are padding"
+    kept = f"keeps {layout.kept_share:.1%} of the tokens; {padding:.1%} of the positions are padding"
+    if not data.copies:
+        return kept
+    when = "" if data.copies_share == 1 else f"in the last {data.copies_share:.0%} of the run "
+    return f"{kept}; {when}{data.copies:.0%} of the rows become shorter ones of segments to compare"
 
 
 def warnings(layout: Layout, split: Split, data: DataConfig) -> list[str]:

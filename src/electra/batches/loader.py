@@ -38,7 +38,7 @@ class Stream:
     """The endless, addressed stream of sequences; `of` names the data in errors."""
 
     def __init__(self, split: Split, data: DataConfig, specials: Specials, *, seed: int, of: str = "training") -> None:
-        self._split, self._data, self._specials, self._seed, self._of = split, data, specials, seed, of
+        self._split, self._data, self.specials, self._seed, self._of = split, data, specials, seed, of
         self._epochs: dict[int, Future[Epoch]] = {}
         self._lock = threading.Lock()
 
@@ -65,7 +65,7 @@ class Stream:
 
     def _plan(self, number: int, epoch: Future[Epoch]) -> None:
         try:
-            layout = plan_epoch(self._split, self._data, self._specials, seed=self._seed, epoch=number)
+            layout = plan_epoch(self._split, self._data, self.specials, seed=self._seed, epoch=number)
             if layout.count == 0:
                 fix = "prepare more text or lower data.length"
                 raise DataError(f"{self._of} data", "holds no whole sequence", fix=fix)
@@ -73,16 +73,13 @@ class Stream:
         except BaseException as error:  # raised where the epoch is asked for
             epoch.set_exception(error)
 
-    def take(self, cursor: Cursor, count: int, *, copies: float = 0.0) -> tuple[NDArray[np.int32], Cursor]:
-        """The next `count` sequences as rows (see `pack`), a share of them with copies, and the place after them."""
+    def take(self, cursor: Cursor, count: int) -> tuple[NDArray[np.int32], Cursor]:
+        """The next `count` sequences as rows (see `pack`), and the place after them."""
         parts: list[NDArray[np.int32]] = []
         while count:
             epoch = self.epoch(cursor.epoch)
             here = epoch.order[cursor.offset : cursor.offset + count]
-            rows = pack(epoch.layout, here, sample_keys(here, seed=self._seed, epoch=epoch.number))
-            if copies:
-                rows = with_copies(rows, share=copies, specials=self._specials)
-            parts.append(rows)
+            parts.append(pack(epoch.layout, here, sample_keys(here, seed=self._seed, epoch=epoch.number)))
             count -= len(here)
             end = cursor.offset + len(here)
             cursor = Cursor(cursor.epoch + 1, 0) if end >= epoch.layout.count else Cursor(cursor.epoch, end)
@@ -101,10 +98,15 @@ class Batch:
 
     rows: torch.Tensor
     after: Cursor
+    copies: bool
+    """Whether a share of the rows has an altered copy."""
 
 
 class Loader:
-    """An iterator of batches on a device; several at a time travel in one copy, made ahead in a thread."""
+    """An iterator of batches on a device; several at a time travel in one copy, made ahead in a thread.
+
+    `share` is this process's part of a batch; a share `copies` of its rows has an altered copy.
+    """
 
     def __init__(
         self,
@@ -131,7 +133,7 @@ class Loader:
                 raise item
             rows, places = item
             for number, after in enumerate(places):
-                yield Batch(rows[number], after)
+                yield Batch(rows[number], after, copies=bool(self._copies))
 
     def close(self) -> None:
         """Stop the thread; what it had prepared is dropped."""
@@ -154,9 +156,12 @@ class Loader:
 
         blocks, places = [], []
         for _ in range(self._group):
-            rows, self._cursor = self._stream.take(self._cursor, self._batch_size, copies=self._copies)
+            rows, self._cursor = self._stream.take(self._cursor, self._batch_size)
             self._stream.look_ahead(self._cursor)
-            blocks.append(rows[self._share])
+            rows = rows[self._share]
+            blocks.append(
+                with_copies(rows, share=self._copies, specials=self._stream.specials) if self._copies else rows
+            )
             places.append(self._cursor)
         host = torch.from_numpy(np.stack(blocks))
         if self._device.type == "cuda":

@@ -126,7 +126,9 @@ def gpu_kinds(asked: Sequence[str], *, plain: bool, triton: bool) -> list[str]:
 
 def _require_twin(config: Config) -> None:
     """Refuse to compare with a peer that would do another thing."""
-    wanted: dict[str, tuple[object, object]] = {}
+    wanted: dict[str, tuple[object, object]] = {
+        "objective.overlap_weight": (config.objective.overlap_weight, 0.0),
+    }
     if config.data.layout == "packed":
         wanted["data.layout"] = (config.data.layout, "sentences")
     if config.objective.name != "mlm":
@@ -140,7 +142,6 @@ def _wanted_of_two_networks(config: Config) -> dict[str, tuple[object, object]]:
     return {
         "objective.name": (config.objective.name, "rtd"),
         "objective.contrastive_weight": (config.objective.contrastive_weight, 0.0),
-        "objective.overlap_weight": (config.objective.overlap_weight, 0.0),
         "generator.kind": (config.generator.kind, "transformer"),
         "generator.tying": (config.generator.tying, "embeddings"),
         "train.algorithm": (config.train.algorithm, "joint"),

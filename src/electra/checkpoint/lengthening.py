@@ -23,7 +23,13 @@ from electra.progress import counted
 from electra.train.loop import Position
 from electra.train.schedule import learning_rate
 
-FOLLOW_THE_RUN = ("generator.temperature_start", "generator.unigram_share", "masking.rate_start", "model.dropout_share")
+FOLLOW_THE_RUN = (
+    "generator.temperature_start",
+    "generator.unigram_share",
+    "masking.rate_start",
+    "model.dropout_share",
+    "data.copies_share",
+)
 """Keys of values that change with the share of the run that is done."""
 
 

@@ -172,7 +172,7 @@ def _sum_of(tensors: Tensors) -> str:
 
 def continued(config: Config, *, gentler: int = GENTLER) -> Config:
     """The config of a model's pre-training as it is for going on: `gentler` times lower in rate, and from its first
-    step on as it was at the end."""
+    step on as it was at the end, but for copies, which keep to the last part: the text comes first."""
     return replace(
         config,
         optim=replace(

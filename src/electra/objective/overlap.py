@@ -34,15 +34,14 @@ class Overlap:
 
     A share is that of a segment's tokens that the other segment has too; tokens weigh by how rare they are,
     `information_V`. It is of what the encoder reads, with replaced tokens in it or without those that are masked.
-    Before the share `begins` of the run is done, no row counts.
+    No row counts while `copies`, a number on the device which the run fills, is 0.
     """
 
     objective: Reader
     weight: float
     information_V: Tensor
     special: tuple[int, ...]
-    begins: float = 0.0
-    progress: Tensor | None = None
+    copies: Tensor | None = None
 
     @property
     def stats(self) -> tuple[str, ...]:
@@ -81,7 +80,7 @@ class Overlap:
     def _pairs(self, batch: Sequences) -> Tensor:
         """(B,) 1 for each row of two segments that counts now, else 0."""
         pair_B = batch.segments_BL.amax(1).float()
-        return pair_B if self.progress is None else pair_B * (self.progress >= self.begins)
+        return pair_B if self.copies is None else pair_B * self.copies
 
 
 def information(counts_V: Tensor) -> Tensor:

@@ -53,6 +53,8 @@ class Resources(NamedTuple):
     """Where tables are put."""
     progress: Tensor | None = None
     """The share of the run that is done, filled by the step; None means the end of every schedule."""
+    copies: Tensor | None = None
+    """1 while rows have altered copies and 0 before, filled by the run; None means that they have."""
 
     @property
     def special(self) -> tuple[int, ...]:
@@ -154,8 +156,7 @@ def _with_overlap(objective: Reader, config: Config, resources: Resources) -> Ob
         weight=config.objective.overlap_weight,
         information_V=information_V,
         special=resources.special,
-        begins=1 - config.data.copies_share if config.data.copies else 0.0,
-        progress=resources.progress,
+        copies=resources.copies if config.data.copies else None,
     )
 
 

@@ -46,12 +46,14 @@ def plot(comparison: Comparison) -> str:
     spoken = _in_words(comparison, [(f"{rtd.title} less {mlm.title}", found) for rtd, mlm, found in pairs])
     with panels("lead", width=4.6 * count, height=3.5, label=spoken, count=count) as (drawn, finished):
         _titled(drawn[0], "GLUE-5 (line: range over seeds)")
+        short = [series.runs[0].label for series in comparison.series]
+        names = [one if short.count(one) == 1 else comparison.series[place].title for place, one in enumerate(short)]
         for number, (series, shift) in enumerate(zip(comparison.series, _shifts(len(comparison.series)), strict=True)):
             same = [one for one in comparison.series if one.detects == series.detects]
             dots = [(_moved(p.minutes, shift), p.glue5, min(p.seeds), max(p.seeds)) for p in series.points]
             label, colour = ("RTD", "one") if series.detects else ("MLM", "two")
             style: dict[str, Any] = {"colour": colour, "place": same.index(series), "written": "{:.1f}"}
-            _draw(drawn[0], dots, label=f"{label}: {series.runs[0].label}", right=number % 2 > 0, **style)
+            _draw(drawn[0], dots, label=f"{label}: {names[number]}", right=number % 2 > 0, **style)
         if pairs:
             _titled(drawn[1], "Lead of RTD over MLM (95 % interval)")
             drawn[1].axhline(0, color=COLOURS["muted"], linewidth=1, linestyle=(0, (4, 3)))

@@ -30,6 +30,7 @@ class Guard:
         self._best = math.inf
         self._skipped = 0.0
         self._learned = self._stuck = False
+        self._parts: set[str] = set()
 
     def check(self, *, step: int, line: Line) -> None:
         """Raise `Diverged` with the reason when the run is beyond help."""
@@ -45,6 +46,9 @@ class Guard:
         if not math.isfinite(loss):
             raise Diverged(f"step {step}: the loss is {loss} (lower optim.lr)")
         self._learned = True
+        parts = {key for key in line if key.startswith("train/") and key.endswith("_loss")}
+        if parts != self._parts:  # a sum of other parts has a best of its own
+            self._parts, self._smooth, self._best = parts, None, math.inf
         self._smooth = loss if self._smooth is None else SMOOTHING * self._smooth + (1 - SMOOTHING) * loss
         self._best = min(self._best, self._smooth)
         if self._smooth > self._guard.max_rise * self._best and not self._may_rise:
