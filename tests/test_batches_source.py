@@ -163,7 +163,7 @@ def test_copies_go_on_where_the_rows_before_ended() -> None:
         share=slice,
     )
     batches = made.batches(0, Cursor(), rows_at=lambda step: StepRows(False, 4, copies=step >= 3))
-    found = [(batch.rows.numpy(), batch.after, batch.copies) for _, batch in zip(range(6), batches, strict=False)]
+    found = [(one.rows.numpy(), one.after, bool(made.copies)) for _, one in zip(range(6), batches, strict=False)]
     batches.close()
     rows, after = made.stream(data).take(Cursor(), 24)
     copied = with_copies(rows[12:], share=0.8, specials=SPECIALS)

@@ -128,13 +128,6 @@ class _Run:
         )
         self.sharding = plan_sharding(self.model, world=world, unit=execution.unit) if execution.sharded else None
         self.progress = torch.zeros((), dtype=torch.float64, device=device)
-        self.copies, self.copying = torch.zeros((), device=device), False
-        # What only begins by frequencies, or weighs by them, takes those of a part of the text.
-        exact = bool(config.masking.rare) or config.generator.kind == "unigram"
-        drawn = partial(self._frequencies, None) if exact else some
-        resources = Resources(specials, execution.ops, drawn, device, self.progress, self.copies)
-        self.stages = plan_stages(config, resources)
-        self.peak_flops = hardware.peak_flops(device, self.execution.dtype)
         self.source = Source(
             prepared.train,
             config.data,
@@ -144,6 +137,11 @@ class _Run:
             device=device,
             share=world.share,
         )
+        # What only begins by frequencies, or weighs by them, takes those of a part of the text.
+        drawn = partial(self._frequencies, None) if config.masking.rare or config.generator.kind == "unigram" else some
+        resources = Resources(specials, execution.ops, drawn, device, self.progress, self.source.copies)
+        self.stages = plan_stages(config, resources)
+        self.peak_flops = hardware.peak_flops(device, self.execution.dtype)
         held_out = Stream(prepared.held_out, held_out_rows(config.data), specials, seed=HELD_OUT_SEED, of="held-out")
         count = min(config.evaluate.sequences, held_out.epoch(0).layout.count)
         self.held_out = torch.from_numpy(held_out.take(Cursor(), count)[0])
@@ -338,17 +336,13 @@ class _Run:
 
     def _own_rows(self, step: int) -> StepRows:
         data, train, elapsed_s = self.config.data, self.config.train, self.elapsed()
-        short = takes_short(step, data=data, train=train, elapsed_s=elapsed_s)
-        copies = makes_copies(step, data=data, train=train, elapsed_s=elapsed_s)
+        short, copies = (at(step, data=data, train=train, elapsed_s=elapsed_s) for at in (takes_short, makes_copies))
         return StepRows(short, batch_size(step, train=train, elapsed_s=elapsed_s), copies=copies)
 
     def _ticking(self, loader: Iterable[Batch], step: int) -> Iterator[Batch]:
         for number, batch in enumerate(loader, start=step):
             if self.telemetry is not None:
                 self.telemetry.tick(number)
-            if batch.copies != self.copying:
-                self.copying = batch.copies
-                self.copies.fill_(float(batch.copies))
             yield batch
 
     def _save(self, position: Position) -> None:

@@ -98,8 +98,6 @@ class Batch:
 
     rows: torch.Tensor
     after: Cursor
-    copies: bool
-    """Whether a share of the rows has an altered copy."""
 
 
 class Loader:
@@ -133,7 +131,7 @@ class Loader:
                 raise item
             rows, places = item
             for number, after in enumerate(places):
-                yield Batch(rows[number], after, copies=bool(self._copies))
+                yield Batch(rows[number], after)
 
     def close(self) -> None:
         """Stop the thread; what it had prepared is dropped."""

@@ -45,6 +45,10 @@ class Source:
         device: torch.device,
         share: Callable[[int], slice],
     ) -> None:
+        import torch
+
+        self.copies = torch.zeros((), device=device)
+        """1 while the batches have copies, else 0."""
         self.last = StepRows(False, batch_size, copies=bool(data.copies))
         self._device, self._share = device, share
         self.whole = data
@@ -64,6 +68,7 @@ class Source:
         while True:
             if before.short and not rows.short:
                 cursor = Cursor(cursor.epoch + 1)
+            self.copies.fill_(float(rows.copies))
             with closing(self._loader(rows, cursor)) as loader:
                 for batch in loader:
                     if rows != self.last and rows_at(step) != rows:

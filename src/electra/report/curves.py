@@ -121,8 +121,8 @@ def learning(run: Run) -> list[tuple[Chart, str]]:
     if objective == "mlm":
         accuracy = Line(label="held-out", points=run.series("eval/mlm_accuracy"), dots=True)
         chart = Chart(name="accuracy", title="Hidden words guessed right", lines=[accuracy], percent=True)
-        said = "Share of masked tokens in held-out text whose first guess is the original."
-        return [*charts, (chart, said), *comparing]
+        caption = "Share of masked tokens in held-out text whose first guess is the original."
+        return [*charts, (chart, caption), *comparing]
     if not run.series("eval/rtd_auc") and objective not in DETECTING:
         return charts
     return [*charts, *_detecting(run), *comparing]

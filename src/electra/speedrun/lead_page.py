@@ -125,13 +125,13 @@ def _draw(
     right: bool,
 ) -> None:
     """Dots with their ranges, joined: (place on the axis, value, low, high) each, the value written left or right."""
-    beside: dict[str, Any] = {"xytext": (7, 4), "ha": "left"} if right else {"xytext": (-7, 4), "ha": "right"}
+    offset: dict[str, Any] = {"xytext": (7, 4), "ha": "left"} if right else {"xytext": (-7, 4), "ha": "right"}
     style: dict[str, Any] = {"linestyle": _DASHES[place % len(_DASHES)], "marker": _MARKERS[place % len(_MARKERS)]}
     x, y = [dot[0] for dot in dots], [dot[1] for dot in dots]
     axes.plot(x, y, color=COLOURS[colour], markersize=7, linewidth=1.9, label=label, **style)
     for at, value, low, high in dots:
         axes.plot((at, at), (low, high), color=COLOURS[colour], linewidth=2.4, alpha=0.55)
-        axes.annotate(written.format(value), (at, value), textcoords="offset points", fontsize=9.5, **beside)
+        axes.annotate(written.format(value), (at, value), textcoords="offset points", fontsize=9.5, **offset)
 
 
 def _shifts(count: int) -> list[float]:
