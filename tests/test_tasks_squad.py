@@ -26,7 +26,7 @@ from electra.tokenizer.vocabulary import read_vocab
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,?-'北京東한"
 TOKENIZER = Tokenizer([*SPECIALS, *LETTERS, *("##" + one for one in LETTERS), "the", "king", "##dom", "cafe", "river"])
 CASED = Tokenizer(TOKENIZER.vocab, lowercase=False)
-real_data = pytest.mark.skipif("ELECTRA_DATA" not in os.environ, reason="ELECTRA_DATA names no folder with squad/")
+real_data = pytest.mark.skipif(not os.environ.get("ELECTRA_DATA"), reason="ELECTRA_DATA names no folder with squad/")
 
 
 def squad(path: Path, *entries: dict[str, Any], context: object = "The old king saw the river, the old river.") -> Path:

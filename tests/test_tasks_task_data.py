@@ -156,7 +156,7 @@ REAL = {
 }
 
 
-@pytest.mark.skipif("ELECTRA_DATA" not in os.environ, reason="ELECTRA_DATA names no folder with glue/ and vocab/")
+@pytest.mark.skipif(not os.environ.get("ELECTRA_DATA"), reason="ELECTRA_DATA names no folder with glue/ and vocab/")
 @pytest.mark.parametrize(
     "name", [pytest.param(one, marks=SLOW if one in ("sst2", "qqp", "mnli") else ()) for one in REAL]
 )
