@@ -46,7 +46,7 @@ from electra.train.memory import advice
 from electra.train.meter import Line, Meter, Yardstick
 from electra.train.optim import scales
 from electra.train.parallel import World
-from electra.train.schedule import batch_size, makes_copies, takes_short
+from electra.train.schedule import step_rows
 from electra.train.sharding import ShardedMaster, plan_sharding
 from electra.train.stages import Stage, StageWeights, plan_stages, stage_until, stages_after, trained_names
 from electra.train.state import Master
@@ -335,9 +335,7 @@ class _Run:
         return StepRows(bool(asked & 2), asked >> 2, copies=bool(asked & 1))
 
     def _own_rows(self, step: int) -> StepRows:
-        data, train, elapsed_s = self.config.data, self.config.train, self.elapsed()
-        short, copies = (at(step, data=data, train=train, elapsed_s=elapsed_s) for at in (takes_short, makes_copies))
-        return StepRows(short, batch_size(step, train=train, elapsed_s=elapsed_s), copies=copies)
+        return step_rows(step, data=self.config.data, train=self.config.train, elapsed_s=self.elapsed())
 
     def _ticking(self, loader: Iterable[Batch], step: int) -> Iterator[Batch]:
         for number, batch in enumerate(loader, start=step):

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from electra.batches.source import StepRows
 from electra.config.schema import DataConfig, OptimConfig, TrainConfig
 from electra.train.interlude import Interlude
 
@@ -58,6 +59,12 @@ def batch_size(step: int, *, train: TrainConfig, elapsed_s: float) -> int:
         if elapsed_s < end * budget_s if budget_s else step < round(end * train.steps):
             return size
     return train.batch_size
+
+
+def step_rows(step: int, *, data: DataConfig, train: TrainConfig, elapsed_s: float) -> StepRows:
+    """What rows the step after `step` steps has, by steps or by a time budget."""
+    short, copies = (at(step, data=data, train=train, elapsed_s=elapsed_s) for at in (takes_short, makes_copies))
+    return StepRows(short, batch_size(step, train=train, elapsed_s=elapsed_s), copies=copies)
 
 
 def newest_share(step: int, *, decay: float) -> float:
