@@ -50,12 +50,11 @@ def test_a_rising_loss_is_a_divergence() -> None:
 
 def test_a_loss_with_another_part_has_a_best_of_its_own() -> None:
     guard = Guard(GuardConfig(max_rise=2.0))
-    check(guard, [6.0, 2.4, 2.2, 2.0])
-    more = [line(loss) | {"train/overlap_loss": 0.6} for loss in (6.0, 5.0, 5.0, 5.0)]
-    for number, one in enumerate(more, start=5):
-        guard.check(step=100 * number, line=one)
-    with pytest.raises(Diverged, match="step 900: the smoothed loss rose"):
-        guard.check(step=900, line=line(60.0) | {"train/overlap_loss": 0.6})
+    check(guard, [2.0] * 5)
+    for number in range(6, 36):  # 5 is over twice the best so far
+        guard.check(step=100 * number, line=line(5.0) | {"train/overlap_loss": 0.6})
+    with pytest.raises(Diverged, match=r"step 3600: the smoothed loss rose to 16\.00, over 2 times its best 5\.00"):
+        guard.check(step=3600, line=line(60.0) | {"train/overlap_loss": 0.6})
 
 
 def test_the_allowed_rise_is_configurable() -> None:

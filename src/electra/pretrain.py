@@ -331,6 +331,7 @@ class _Run:
         rows = self._own_rows(step)
         if not self.config.train.max_minutes:
             return rows
+        # One number, as each is a broadcast that waits.
         asked = self.world.lead(4 * rows.batch_size + 2 * rows.short + rows.copies) or 0
         return StepRows(bool(asked & 2), asked >> 2, copies=bool(asked & 1))
 
