@@ -130,7 +130,7 @@ def line_chart(chart: Chart) -> str:
         plain = scaled if chart.thousands else "{:.4g}".format
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
         if chart.percent:
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g}%"))
         if chart.y_range:
             axes.set_ylim(*chart.y_range)
         if len([line for line in chart.lines if line.points]) > 1:
@@ -158,7 +158,7 @@ def bar_chart(
         axes.grid(axis="y", visible=False)
         axes.set_axisbelow(True)
         axes.set_xlim(0, top)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g}%"))
         axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=12)
         if baseline is not None:
             axes.axvline(baseline.value, color=COLOURS["muted"], linewidth=1, linestyle=(0, (4, 3)))
@@ -240,7 +240,7 @@ def _place(axes: Axes, *, width: float, height: float) -> None:
     axis, figure = axes.yaxis, axes.get_figure()
     assert figure is not None
     ticks = axis.get_major_formatter().format_ticks(list(axis.get_majorticklocs()))
-    letters = max((len(tick) for tick in ticks), default=0)
+    letters = max((len(tick) + tick.count("%") for tick in ticks), default=0)  # a wide one
     left = 6 + 6.2 * letters + (16 if axes.get_ylabel() else 0)
     sides = {"left": left / width, "right": 1 - 12 / width, "bottom": 36 / height, "top": 1 - 26 / height}
     figure.subplots_adjust(**sides)
