@@ -11,9 +11,21 @@ _MOST_ROWS = 20
 def text_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """The table as aligned columns; of many rows the first twenty."""
     cells = [list(header), *([_cell(value) for value in row] for row in rows[:_MOST_ROWS])]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
-    return "\n".join([*lines, *_rest(rows)])
+    return "\n".join([*aligned(cells), *_rest(rows)])
+
+
+def aligned(rows: Sequence[Sequence[str]], *, left: int | None = None) -> list[str]:
+    """The rows as lines of aligned columns: the first `left`, by default all, to the left, the others to the right."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        gaps = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+        pairs = enumerate(zip(row, gaps, strict=True))
+        cells = [cell + gap if left is None or place < left else gap + cell for place, (cell, gap) in pairs]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, notes: Sequence[str] = ()) -> str:

@@ -10,6 +10,7 @@ from electra import hardware
 from electra.bench.chosen_ops import STACK_COLUMNS
 from electra.bench.grid import PEERS, Job
 from electra.bench.processes import Row
+from electra.display import aligned
 from electra.ops.choice_table import table_lines
 from electra.progress import scaled
 
@@ -18,8 +19,6 @@ ms/step: the median stretch, after a warm-up. MFU: the needed matrix products as
 peer's, not its logits for tokens that nobody asked for). memory: peak, of tensors on a GPU, of the process on a CPU.
 start-up: building to the end of the first step, compiling included unless torch's cache on disk spares it; of several
 rounds the first one's."""
-
-_LEFT_COLUMNS = 2  # columns that are aligned at the left
 
 
 def facts_of(jobs: Sequence[Job], *, rounds: int = 1) -> dict[str, Any]:
@@ -99,14 +98,7 @@ def as_text(rows: Sequence[Row], facts: dict[str, Any]) -> str:
     peers = [name for name in PEERS.values() if any(row.job.kind == name for row in rows)]
     header = ("step", "batch x length", "precision", "tokens/s", "ms/step", "MFU", "memory", "start-up")
     table = [(*header, *(f"x {peer.split()[-1]}" for peer in peers)), *(_cells(row, rows, peers) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if number < _LEFT_COLUMNS else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
+    lines = aligned(table, left=2)
     failed = [f"{row.job.title} failed: {row.error}" for row in rows if row.figures is None]
     return "\n".join([*heading(facts), "", *lines, "", *failed, *([""] if failed else []), NOTE, *choice_lines(rows)])
 

@@ -8,6 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from electra.cli.lines import echo
+from electra.display import aligned
 from electra.errors import ConfigError
 
 
@@ -56,9 +57,7 @@ def presets() -> None:
     """The presets, with what each is for."""
     from electra.config.load import preset_names, preset_title
 
-    names = preset_names()
-    for name in names:
-        echo(f"{name:<{max(map(len, names))}}  {preset_title(name)}")
+    echo("\n".join(aligned([(name, preset_title(name)) for name in preset_names()])))
 
 
 @command.command()
@@ -71,13 +70,7 @@ def diff(a: str, b: str) -> None:
     from electra.config.load import load_any
 
     rows = [(key, toml_value(left), toml_value(right)) for key, left, right in differences(load_any(a), load_any(b))]
-    if not rows:
-        echo("no difference")
-        return
-    rows.insert(0, ("", a, b))
-    first, second = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
-    for key, left, right in rows:
-        echo(f"{key:<{first}}  {left:<{second}}  {right}")
+    echo("\n".join(aligned([("", a, b), *rows])) if rows else "no difference")
 
 
 def _keys(config: object) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from electra.cli.lines import echo
+from electra.display import aligned
 from electra.errors import pip_install
 from electra.progress import counted
 from electra.terminal import json_text
@@ -133,6 +134,4 @@ def _lines(found: dict[str, Any]) -> str:
         use = EXTRAS[extra][1]
         state = f"missing {', '.join(missing)}: {pip_install(extra)}" if missing else "installed"
         rows.append((f"[{extra}]", f"{state} ({use})"))
-    wide = max(len(name) for name, _ in rows)
-    lines = [f"{name:<{wide}}  {text}" for name, text in rows]
-    return "\n".join([*lines, "", *table_lines(found["ops"])])
+    return "\n".join([*aligned(rows), "", *table_lines(found["ops"])])

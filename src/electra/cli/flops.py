@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from electra.cli.lines import echo
+from electra.display import aligned
 from electra.terminal import json_text
 
 if TYPE_CHECKING:
@@ -31,12 +32,7 @@ def command(preset: str | None, as_json: bool, overrides: tuple[str, ...]) -> No
     if as_json:
         echo(json_text(rows, indent=2))
         return
-    cells = [COLUMNS] + [_cells(row) for row in rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(COLUMNS))]
-    for row in cells:
-        first, *rest = (text.rjust(width) for text, width in zip(row, widths, strict=True))
-        echo("  ".join([row[0].ljust(len(first)), *rest]))
-    echo(f"\n{NOTE}")
+    echo("\n".join([*aligned([COLUMNS, *map(_cells, rows)], left=1), "", NOTE]))
 
 
 def entry(config: Config) -> dict[str, Any]:

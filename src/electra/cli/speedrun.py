@@ -9,6 +9,7 @@ import click
 
 from electra.cli.config import FILE, OVERRIDES
 from electra.cli.lines import command_line, echo
+from electra.display import aligned
 
 PRESET = click.option("--preset", metavar="NAME", help="Start from this preset instead of an entry.")
 
@@ -157,6 +158,4 @@ def entries() -> None:
     """The entries, with what each is."""
     from electra.speedrun.entry import entry_names, entry_title
 
-    names = entry_names()
-    for name in names:
-        echo(f"{name:<{max(map(len, names))}}  {entry_title(name)}")
+    echo("\n".join(aligned([(name, entry_title(name)) for name in entry_names()])))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+from electra.display import aligned
 from electra.metrics.spread import share_interval
 
 MOST_COLUMNS = 12
@@ -37,7 +37,7 @@ def _classes(value: dict[str, Any]) -> list[str]:
         figures = (f"{row[name]:.1f}" for name in ("precision", "recall", "f1"))
         cells.append((_short(row["label"], _NAME), *figures, f"{row['support']:,}"))
     more = [f"... and {len(rows) - SHOWN_CLASSES:,} more"] if len(rows) > SHOWN_CLASSES else []
-    return [*_aligned(cells), *more]
+    return [*aligned(cells, left=1), *more]
 
 
 def _confusion(value: dict[str, Any]) -> list[str]:
@@ -45,8 +45,8 @@ def _confusion(value: dict[str, Any]) -> list[str]:
     if not matrix:
         return []
     if len(labels) <= MOST_COLUMNS:
-        cells = [("real \\ predicted", *labels)]
-        return _aligned(cells + [(name, *(f"{n:,}" for n in row)) for name, row in zip(labels, matrix, strict=True)])
+        rows = [(name, *(f"{n:,}" for n in row)) for name, row in zip(labels, matrix, strict=True)]
+        return aligned([("real \\ predicted", *labels), *rows], left=1)
     pairs = [
         (count, labels[real], labels[predicted])
         for real, row in enumerate(matrix)
@@ -95,17 +95,3 @@ def _short(text: str, most: int) -> str:
     """One line of a text; control characters become visible where it is printed."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 3] + "..."
-
-
-def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    """Columns, the first to the left, the others to the right."""
-    from rich.cells import cell_len
-
-    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(
-            cell + " " * (width - cell_len(cell)) if not place else " " * (width - cell_len(cell)) + cell
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]

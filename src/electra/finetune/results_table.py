@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 
+from electra.display import aligned
 from electra.finetune.task_results import Suite, TaskResult
 from electra.terminal import visible
 
@@ -35,20 +36,8 @@ def show(suite: Suite) -> None:
 
 def plain(suite: Suite) -> str:
     """The table as text in columns, with its notes below."""
-    from rich.cells import cell_len
-
-    table = cells(suite)
-    widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
-
-    def padded(row: tuple[str, ...]) -> str:
-        parts = [
-            cell + " " * (width - cell_len(cell)) if column < _LEFT else " " * (width - cell_len(cell)) + cell
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        return "  ".join(parts).rstrip()
-
     below = footer(suite)
-    return "\n".join([*(padded(row) for row in table), *(["", *below] if below else [])])
+    return "\n".join([*aligned(cells(suite), left=_LEFT), *(["", *below] if below else [])])
 
 
 def cells(suite: Suite) -> list[tuple[str, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from electra.display import aligned
 from electra.ops import Ops
 
 COLUMNS = ("op", "backend", "reason")
@@ -16,6 +17,4 @@ def described(ops: Ops) -> list[dict[str, str]]:
 
 def table_lines(rows: Sequence[dict[str, str]], columns: Sequence[str] = COLUMNS) -> list[str]:
     """A header and a line for each row, the columns aligned."""
-    cells = [list(columns), *([row[column] for column in columns] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return aligned([columns, *([row[column] for column in columns] for row in rows)])
