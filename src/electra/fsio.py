@@ -16,7 +16,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -77,6 +77,19 @@ def json_bytes(value: Any) -> bytes:
     """A value as JSON; a number that is not finite becomes null, half a character a question mark."""
     text = json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     return text.encode(errors="replace")
+
+
+def json_lines(values: Iterable[Any]) -> bytes:
+    """Each value as JSON on a line of its own."""
+    return "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values).encode()
+
+
+def append_synced(path: Path, data: bytes) -> None:
+    """Add `data` to the end of a file, and wait until the disk has it."""
+    with open(path, "ab") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
 
 
 def open_file(path: Path) -> BinaryIO:

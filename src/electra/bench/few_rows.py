@@ -8,7 +8,6 @@ neither has seen. Seeds below 10 served in choosing the defaults.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from electra.batches.order import permutation
 from electra.bench.start import start
 from electra.finetune.model_folder import load_finetuned
 from electra.finetune.task_run import Options, finetune_task
-from electra.fsio import write_atomic
+from electra.fsio import json_lines, write_atomic
 from electra.inference.evaluate_file import evaluate_file
 from electra.metrics.spread import summarise
 from electra.tasks.columns import Columns
@@ -144,9 +143,7 @@ def conclusion(rows: Sequence[SeedRow]) -> str:
 
 
 def _write(path: Path, rows: Sequence[Example]) -> None:
-    lines = (json.dumps({"text": one.text, "label": one.label}, ensure_ascii=False) for one in rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
+    write_atomic(path, json_lines({"text": one.text, "label": one.label} for one in rows))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ so the same command continues; a trial that fails is named and stops no other.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +18,7 @@ from electra.bench.start import start
 from electra.config.finetune import FinetuneConfig
 from electra.config.load import parse_overrides
 from electra.errors import ElectraError, Resumable
-from electra.fsio import read_json_lines
+from electra.fsio import append_synced, json_lines, read_json_lines
 from electra.metrics.spread import summarise
 from electra.records import read_record
 from electra.speedrun.markdown import markdown_table
@@ -101,7 +99,7 @@ def sweep(
                     failures[trial.name] = str(error)
                     continue
                 line = Line(trial=trial.name, settings=trial.changes, model=str(model or ""), rows=rows, found=found)
-                _append(out / FILE, line)
+                append_synced(out / FILE, json_lines([asdict(line)]))
             click.echo(f"{trial.name}, {line.found.line}")
             lines.append(line)
     return lines, failures
@@ -132,13 +130,6 @@ def _key(line: Line) -> tuple[str, tuple[str, ...], str, int]:
 def _read(path: Path) -> list[Line]:
     found = read_json_lines(path) if path.is_file() else []
     return [read_record(Line, value, where=path) for value in found]
-
-
-def _append(path: Path, line: Line) -> None:
-    with open(path, "ab") as out:
-        out.write(json.dumps(asdict(line), ensure_ascii=False).encode() + b"\n")
-        out.flush()
-        os.fsync(out.fileno())
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import importlib.util
-import json
 import os
 import re
 import signal
@@ -100,8 +99,8 @@ def write_sample(
         dev=len(dev),
     )
     fsio.write_atomic(folder / info.corpus, text)
-    fsio.write_atomic(folder / "task-train.jsonl", _jsonl(train))
-    fsio.write_atomic(folder / "task-dev.jsonl", _jsonl(dev))
+    fsio.write_atomic(folder / "task-train.jsonl", fsio.json_lines(train))
+    fsio.write_atomic(folder / "task-dev.jsonl", fsio.json_lines(dev))
     fsio.write_json(folder / "sample.json", asdict(info))  # last: its presence says that the rest is whole
     return info
 
@@ -269,7 +268,3 @@ def _balanced(passages: dict[str, list[str]], labels: list[str], most: int) -> l
     each = min([most, *(len(passages[label]) for label in labels)])
     chosen = {text: label for label in labels for text in _shuffled(passages[label])[:each]}
     return [{"text": text, "label": chosen[text]} for text in _shuffled(list(chosen))]
-
-
-def _jsonl(rows: list[dict[str, str]]) -> bytes:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()

@@ -6,7 +6,6 @@ order of words, which nobody learns from a few hundred rows.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from electra.finetune.batching import step_count
 from electra.finetune.pretrained import Pretrained
 from electra.finetune.seed_folder import CURVE, read_curve, read_predictions, seed_folder
 from electra.finetune.suite import Plan, median_seed, run_task
-from electra.fsio import write_atomic
+from electra.fsio import json_lines, write_atomic
 from electra.metrics.spread import summarise
 from electra.tasks.task_data import TaskData, load_table
 
@@ -65,8 +64,7 @@ def write_word_order(folder: Path, *, passages: Path) -> None:
             {"text": swapped(text, seed=number), "label": MIXED_UP} if number % 2 else {"text": text, "label": IN_ORDER}
             for number, text in enumerate(texts)
         ]
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        write_atomic(folder / f"task-{split}.jsonl", lines.encode())
+        write_atomic(folder / f"task-{split}.jsonl", json_lines(rows))
 
 
 def swapped(text: str, *, seed: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -17,7 +16,7 @@ from electra.finetune.pretrained import Pretrained
 from electra.finetune.results_file import read_results, to_json
 from electra.finetune.seeds import SeedRun
 from electra.finetune.task_results import Suite, TaskResult
-from electra.fsio import read_json, read_json_lines, write_atomic, write_json
+from electra.fsio import json_lines, read_json, read_json_lines, write_atomic, write_json
 from electra.manifest import FILE, commit_folder, read_manifest
 from electra.records import read_record
 from electra.tasks.rows import Features
@@ -66,7 +65,8 @@ def write_seed(
                     aside, {one.id: one.text for one in answers}, null_odds=odds, threshold=config.null_threshold
                 )
             else:
-                write_atomic(aside / f"{split}.jsonl", _lines(predictions).encode())
+                rows = ({"id": id, "prediction": one} for id, one in predictions.items())
+                write_atomic(aside / f"{split}.jsonl", json_lines(rows))
         write_json(aside / RESULTS, to_json(Suite(results=(result,))))
 
 
@@ -154,8 +154,3 @@ def _has_second(features: Features) -> bool:
 
 def _named(columns: Mapping[str, str | None]) -> dict[str, str]:
     return {role: name for role, name in columns.items() if name is not None}
-
-
-def _lines(predictions: Mapping[str, Any]) -> str:
-    rows = (json.dumps({"id": id, "prediction": one}, ensure_ascii=False) for id, one in predictions.items())
-    return "".join(f"{row}\n" for row in rows)

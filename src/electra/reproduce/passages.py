@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 
 from electra.errors import DataError
-from electra.fsio import commit_dir, write_atomic
+from electra.fsio import commit_dir, json_lines, write_atomic
 from electra.shards.dataset import Prepared, Split
 from electra.tokenizer.codec import Tokenizer
 
@@ -29,8 +28,8 @@ def write_task(folder: Path, prepared: Prepared, *, rows: int) -> Path:
             (("train", prepared.train, rows), ("dev", prepared.held_out, max(32, rows // 2)))
         ):
             pairs = _pairs(split, tokenizer, count=count, seed=number, where=prepared.folder)
-            lines = [json.dumps({FIRST: a, SECOND: b, LABEL: label}, ensure_ascii=False) for a, b, label in pairs]
-            write_atomic(aside / f"{name}.jsonl", "".join(f"{line}\n" for line in lines).encode())
+            lines = json_lines({FIRST: a, SECOND: b, LABEL: label} for a, b, label in pairs)
+            write_atomic(aside / f"{name}.jsonl", lines)
     return folder
 
 

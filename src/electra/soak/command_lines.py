@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from electra.fsio import json_lines
 
 # A stop saves and logs where it comes: with every step logged and one checkpoint kept, nothing of that stays.
 PRETRAIN = (
@@ -37,7 +39,7 @@ def make_inputs(home: Path) -> list[CommandLine]:
     """Text, a table and GLUE files in a new folder, and commands, each of which reads what those before it write."""
     texts, glue = home / "texts", home / "glue"
     _write_texts(texts)
-    _write_table(home / "rows.jsonl")
+    write_table(home / "rows.jsonl", WORDS)
     _write_glue(glue)
     data, run, tuned, scores, exported, tuned_exported = (home / str(number) / "out" for number in range(6))
     rows = str(home / "rows.jsonl")
@@ -54,17 +56,22 @@ def make_inputs(home: Path) -> list[CommandLine]:
     ]
 
 
+def sentences(count: int, chance: random.Random) -> list[str]:
+    """Twelve words each, of several scripts."""
+    return [" ".join(chance.choice(WORDS) for _ in range(12)).capitalize() + "." for _ in range(count)]
+
+
 def _write_texts(folder: Path) -> None:
     folder.mkdir()
     chance = random.Random(0)
     for file in range(5):
-        lines = [" ".join(chance.choice(WORDS) for _ in range(12)).capitalize() + "." for _ in range(40)]
-        (folder / f"{file}.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+        (folder / f"{file}.txt").write_text("\n\n".join(sentences(40, chance)) + "\n", encoding="utf-8")
 
 
-def _write_table(path: Path) -> None:
-    rows = [{"text": f"a {word} in the house", "label": str(at % 2)} for at, word in enumerate(WORDS)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+def write_table(path: Path, words: Sequence[str]) -> None:
+    """A row for each word, of two classes in turn."""
+    rows = ({"text": f"a {word} in the house", "label": str(at % 2)} for at, word in enumerate(words))
+    path.write_bytes(json_lines(rows))
 
 
 def _write_glue(folder: Path) -> None:

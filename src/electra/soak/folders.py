@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 import shutil
 import tempfile
@@ -31,6 +30,7 @@ from electra.report.reading import read_run
 from electra.shards.build import prepare
 from electra.shards.dataset import open_data
 from electra.shards.options import PrepareOptions
+from electra.soak.command_lines import sentences, write_table
 from electra.tasks.task_data import TaskData, load_table
 from electra.train.interrupt import Stop
 
@@ -114,24 +114,17 @@ def _begin(base: Pretrained, rows: TaskData, out: Path) -> None:
 
 
 def _write_text(path: Path) -> Path:
-    chance = random.Random(0)
-    words = "the a river mountain house café naïve 北京 música день world history letters book page".split()
-    lines = [" ".join(chance.choice(words) for _ in range(12)).capitalize() + "." for _ in range(80)]
-    path.write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+    path.write_text("\n\n".join(sentences(80, random.Random(0))) + "\n", encoding="utf-8")
     return path
 
 
 def _table(home: Path, base: Pretrained) -> TaskData:
-    rows = [{"text": f"a {word} in the house", "label": str(at % 2)} for at, word in enumerate(_WORDS)]
     path = home / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_table(path, "river book page world letters house history mountain".split())
     files = {"train": path, "dev": path}
     return load_table(
         "mine", files, kind="classify", text="text", pair=None, label="label", tokenizer=base.tokenizer, config=TUNING
     )
-
-
-_WORDS = "river book page world letters house history mountain".split()
 
 
 def _weights(run: Path) -> list[str]:

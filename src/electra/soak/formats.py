@@ -32,6 +32,7 @@ from electra.report.reading import read_run
 from electra.shards.build import prepare
 from electra.shards.dataset import open_data
 from electra.shards.options import PrepareOptions
+from electra.soak.command_lines import sentences
 from electra.tasks.conll import read_conll
 from electra.tasks.glue_files import read_glue
 from electra.tasks.glue_tasks import TASKS
@@ -173,9 +174,7 @@ def _of_models(exported: Path, tuned: Path) -> Iterator[Format]:
 def _write_corpora(folder: Path) -> dict[str, Path]:
     """The same documents in every format of text, plain and compressed."""
     folder.mkdir(parents=True)
-    chance = random.Random(0)
-    words = "the a river mountain house café naïve 北京 música день world history letters book page".split()
-    lines = [" ".join(chance.choice(words) for _ in range(12)).capitalize() + "." for _ in range(60)]
+    lines = sentences(60, random.Random(0))
     contents = {
         "corpus.txt": "\n\n".join(lines) + "\n",
         "corpus.md": "# Title\n\n" + "\n\n".join(f"- *{line}* [a](b)" for line in lines) + "\n",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from electra.errors import DataError
 from electra.finetune.task_results import GLUE, GLUE_5, Suite
-from electra.fsio import read_bytes, write_atomic
+from electra.fsio import append_synced, read_bytes, write_atomic
 from electra.jsontext import parse_json
 from electra.metrics.spread import summarise
 from electra.progress import scaled
@@ -195,10 +194,8 @@ def append(path: Path, record: Record) -> None:
         write_atomic(path, b"".join([*lines[:place], line.encode(), *lines[place + 1 :]]))
         return
     ends = not there or path.read_bytes().endswith(b"\n")
-    with open(path, "ab") as out:
-        out.write((line if ends else f"\n{line}").encode())  # an editor may have left the last line without an end
-        out.flush()
-        os.fsync(out.fileno())
+    # An editor may have left the last line without an end.
+    append_synced(path, (line if ends else f"\n{line}").encode())
 
 
 def read(path: Path) -> list[Record]:
