@@ -108,7 +108,7 @@ def test_defect_recall_counts_the_real_answers() -> None:
     assert f1(guesses, labels) == pytest.approx(f1_score(labels, guesses)) == pytest.approx(0.4)
     assert f1([0] * 6, labels) == 0.0
     found = chunk_scores([["B-A", "O", "O"]], [["B-A", "O", "B-A"]]).micro
-    assert (found.precision, found.recall, found.real, found.predicted) == (1.0, 0.5, 2, 1)
+    assert (found.precision, found.recall, found.support, found.predicted) == (1.0, 0.5, 2, 1)
 
 
 @pytest.mark.parametrize("tying", ["none", "embeddings", "all", "gdes"])

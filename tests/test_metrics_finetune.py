@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from electra.metrics import classification, regression
 from electra.metrics.spread import Summary, median_place, share_interval, summarise
-from electra.metrics.tagging import ChunkScore, chunk_scores, chunks, tag_accuracy
+from electra.metrics.tagging import chunk_scores, chunks, tag_accuracy
 
 PAIRS = st.integers(1, 5).flatmap(
     lambda k: st.lists(st.tuples(st.integers(0, k), st.integers(0, k)), min_size=1, max_size=60)
@@ -221,8 +221,8 @@ def test_chunk_scores_by_hand() -> None:
     assert list(scores.by_type) == ["NP", "VP"]
     noun = scores.by_type["NP"]
     assert (noun.precision, noun.recall, noun.f1) == (third, 0.5, pytest.approx(0.4))
-    assert (noun.right, noun.predicted, noun.real) == (1, 3, 2)
-    assert scores.by_type["VP"] == ChunkScore(precision=0.0, recall=0.0, f1=0.0, right=0, predicted=0, real=1)
+    assert (noun.predicted, noun.support) == (3, 2)
+    assert scores.by_type["VP"] == classification.ClassScore(precision=0.0, recall=0.0, f1=0.0, predicted=0, support=1)
     assert tag_accuracy(predicted, gold) == pytest.approx(4 / 6)
     assert chunk_scores([], []).micro.f1 == chunk_scores([["O"]], [["O"]]).micro.f1 == tag_accuracy([], []) == 0.0
     with pytest.raises(ValueError, match="1 sentences predicted, 2 labelled"):
@@ -241,7 +241,10 @@ def test_chunk_scores_are_set_scores(
         gold.append(write(b, max(n, m), "iob1"))
         right += len(set(a) & set(b))
     found = chunk_scores(predicted, gold)
-    assert found.micro.right == right == sum(score.right for score in found.by_type.values())
+    every = [found.micro, *found.by_type.values()]
+    whole, *parts = (score.precision * score.predicted for score in every)
+    assert whole == pytest.approx(right) and sum(parts) == pytest.approx(right)
+    assert all(score.recall * score.support == pytest.approx(score.precision * score.predicted) for score in every)
     precision, recall = found.micro.precision, found.micro.recall
     assert found.micro.f1 == pytest.approx(2 * precision * recall / (precision + recall) if right else 0.0)
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassScore:
-    """Of one class: the share of its predictions that are right, of its rows that are found, and their F1."""
+    """Of one class, or type of chunk: the share of its predictions that are right, of its rows found, and their F1."""
 
     precision: float
     recall: float
@@ -52,16 +52,18 @@ def class_scores(predictions: ArrayLike, labels: ArrayLike) -> list[ClassScore]:
     """The score of each class, of (rows, classes) tables of 0 and 1."""
     guessed, gold = _tables(predictions, labels)
     hits, predicted, support = (guessed & gold).sum(0), guessed.sum(0), gold.sum(0)
-    return [
-        ClassScore(
-            precision=float(hit / max(1, claims)),
-            recall=float(hit / max(1, real)),
-            f1=float(2 * hit / max(1, claims + real)),
-            support=int(real),
-            predicted=int(claims),
-        )
-        for hit, claims, real in zip(hits, predicted, support, strict=True)
-    ]
+    return [class_score(*counts) for counts in np.stack((hits, predicted, support), 1).tolist()]
+
+
+def class_score(hits: int, predicted: int, support: int) -> ClassScore:
+    """The score of a class that is there and predicted so often, and both at once `hits` times."""
+    return ClassScore(
+        precision=hits / max(1, predicted),
+        recall=hits / max(1, support),
+        f1=2 * hits / max(1, predicted + support),
+        support=support,
+        predicted=predicted,
+    )
 
 
 def matthews(predictions: ArrayLike, labels: ArrayLike) -> float:

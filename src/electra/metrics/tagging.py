@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from electra.metrics.classification import ClassScore, class_score
+
 Chunk = tuple[str, int, int]
 """Type, first word, and the word after the last."""
 
@@ -14,23 +16,11 @@ _PREFIXES = frozenset("BIESLU")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChunkScore:
-    """Exact chunks: how many of the predicted are right, and how many of the real were found; 0.0 of none."""
-
-    precision: float
-    recall: float
-    f1: float
-    right: int
-    predicted: int
-    real: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ChunkScores:
-    """All chunks together, and those of each type, in alphabetical order."""
+    """Exact chunks: all together, and those of each type, in alphabetical order."""
 
-    micro: ChunkScore
-    by_type: dict[str, ChunkScore] = field(default_factory=dict)
+    micro: ClassScore
+    by_type: dict[str, ClassScore] = field(default_factory=dict)
 
 
 def chunks(tags: Sequence[str]) -> set[Chunk]:
@@ -85,16 +75,8 @@ def tag_accuracy(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence
     return sum(guess == real for guess, real in pairs) / len(pairs) if pairs else 0.0
 
 
-def _score(guessed: set[tuple[int, Chunk]], gold: set[tuple[int, Chunk]]) -> ChunkScore:
-    right = len(guessed & gold)
-    return ChunkScore(
-        precision=right / max(1, len(guessed)),
-        recall=right / max(1, len(gold)),
-        f1=2 * right / max(1, len(guessed) + len(gold)),
-        right=right,
-        predicted=len(guessed),
-        real=len(gold),
-    )
+def _score(guessed: set[tuple[int, Chunk]], gold: set[tuple[int, Chunk]]) -> ClassScore:
+    return class_score(len(guessed & gold), len(guessed), len(gold))
 
 
 def _split(tag: str) -> tuple[str, str]:

@@ -86,7 +86,7 @@ def sequence_details(
         confusion=tuple(tuple(int(value) for value in row) for row in matrix),
         wrong=len(wrong),
         errors=tuple(
-            _wrong(
+            wrong_row(
                 examples[at],
                 prediction=task.labels[predicted[at]],
                 probability=float(surest[at]),
@@ -101,18 +101,8 @@ def tag_details(predicted: Sequence[Sequence[str]], sentences: Sequence[Sentence
     """Of tags: each type of chunk, or each tag; the worst sentence has the most wrong words."""
     gold = [tuple(one.tags or ()) for one in sentences]
     if chunked:
-        found = tagging.chunk_scores(predicted, gold).by_type.items()
-        classes = tuple(
-            ClassRow(
-                label=name,
-                precision=100 * one.precision,
-                recall=100 * one.recall,
-                f1=100 * one.f1,
-                support=one.real,
-                predicted=one.predicted,
-            )
-            for name, one in found
-        )
+        by_type = tagging.chunk_scores(predicted, gold).by_type
+        classes = _class_rows(list(by_type.values()), list(by_type))
     else:
         names = sorted({tag for tags in (*predicted, *gold) for tag in tags})
         flat = [
@@ -141,7 +131,7 @@ def _of_numbers(predicted: NDArray[np.float64], examples: Sequence[Example]) -> 
     gold = np.array([one.label for one in examples], np.float64)
     apart = np.abs(predicted - gold)
     order = np.argsort(-apart, kind="stable")[:MOST_ERRORS].tolist()
-    errors = tuple(_wrong(examples[at], prediction=float(predicted[at])) for at in order)
+    errors = tuple(wrong_row(examples[at], prediction=float(predicted[at])) for at in order)
     return Details(rows=len(examples), errors=errors)
 
 
@@ -153,16 +143,17 @@ def _of_several(scores: NDArray[Any], targets: NDArray[Any], examples: Sequence[
         at for at in np.argsort(-apart, kind="stable").tolist() if (predicted[at] != targets[at].astype(bool)).any()
     ]
     errors = tuple(
-        _wrong(examples[at], prediction=[name for name, on in zip(task.labels, predicted[at], strict=True) if on])
+        wrong_row(examples[at], prediction=[name for name, on in zip(task.labels, predicted[at], strict=True) if on])
         for at in wrong[:MOST_ERRORS]
     )
     classes = _class_rows(classification.class_scores(predicted, targets), task.labels)
     return Details(rows=len(examples), classes=classes, wrong=len(wrong), errors=errors)
 
 
-def _wrong(
+def wrong_row(
     example: Example, *, prediction: Any, probability: float | None = None, label_probability: float | None = None
 ) -> Wrong:
+    """A row with the prediction that is wrong, its texts cut."""
     return Wrong(
         id=example.id,
         place=example.place,

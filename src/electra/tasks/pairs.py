@@ -17,7 +17,7 @@ from electra.metrics.regression import pearson, ranks, spearman
 from electra.metrics.retrieval import Retrieved, mrr, recall, retrieve, unit
 from electra.progress import say
 from electra.tasks.columns import Columns, find_columns, score_column
-from electra.tasks.details import MAX_TEXT, MOST_ERRORS, Details, Wrong
+from electra.tasks.details import MAX_TEXT, MOST_ERRORS, Details, Wrong, wrong_row
 from electra.tasks.features import encode_sequences
 from electra.tasks.hold_out import hold_out_examples
 from electra.tasks.rows import Example, Features, HeadOutputs
@@ -184,14 +184,7 @@ def _of_scores(predicted: NDArray[np.float64], gold: NDArray[np.float64], exampl
     """The worst error is the one whose rank by cosine is furthest from its rank by score."""
     apart = np.abs(ranks(predicted) - ranks(gold))
     errors = tuple(
-        Wrong(
-            id=examples[at].id,
-            place=examples[at].place,
-            text=examples[at].text[:MAX_TEXT],
-            pair=(examples[at].pair or "")[:MAX_TEXT],
-            label=float(gold[at]),
-            prediction=float(predicted[at]),
-        )
+        wrong_row(examples[at], prediction=float(predicted[at]))
         for at in np.argsort(-apart, kind="stable")[:MOST_ERRORS].tolist()
     )
     return Details(rows=len(examples), errors=errors)
