@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,13 @@ from electra.progress import say
 from electra.tasks.columns import Columns
 from electra.tasks.conll import read_conll, scheme_of_labels, to_scheme
 from electra.tasks.details import Details
-from electra.tasks.features import encode_sequences
 from electra.tasks.files import plain_suffix
 from electra.tasks.pairs import GRADED, RETRIEVAL, pair_split
 from electra.tasks.squad_files import gold_texts, read_squad
 from electra.tasks.table_rows import FORMATS
 from electra.tasks.tables import read_table
 from electra.tasks.task import Task
-from electra.tasks.task_data import METRICS, EvalSplit, sequence_split, tag_split
+from electra.tasks.task_data import METRICS, EvalSplit, sequence_encoder, sequence_split, tag_split
 
 
 def evaluate_file(loaded: FinetunedModel, path: Path, *, columns: Columns) -> dict[str, Any]:
@@ -45,11 +43,7 @@ def evaluate_file(loaded: FinetunedModel, path: Path, *, columns: Columns) -> di
         what = "rows" if split.features.group == 1 else "texts"
         count = f"{split.features.cut:,} of {len(split.features.ids):,} {what}"
         say(f"{path}: {count} are longer than {about.length} tokens and were cut")
-    outputs = head_outputs(
-        loaded.network,
-        split.features,
-        pad_id=loaded.tokenizer.pad_id,
-    )
+    outputs = head_outputs(loaded.network, split.features, pad_id=loaded.tokenizer.pad_id)
     assert split.evaluate is not None and split.details is not None
     return evaluation(task, split.details(outputs), scores=split.evaluate(outputs).scores)
 
@@ -60,7 +54,7 @@ def _table(loaded: FinetunedModel, path: Path, task: Task, columns: Columns) -> 
         raise DataError(path, "is not a table with labels", fix=f"give one of {' '.join(FORMATS)}")
     found = columns_for(path, about, text=columns.text, pair=columns.pair, label=columns.label)
     if about.pairs:
-        _require_pair(found.pair, about.title, path)
+        found.require_pair(path, about)
     examples = read_table(
         path,
         text=found.text,
@@ -70,15 +64,7 @@ def _table(loaded: FinetunedModel, path: Path, task: Task, columns: Columns) -> 
         separator=found.separator,
         labels=about.labels or None,
     )
-    encode = partial(
-        encode_sequences,
-        tokenizer=loaded.tokenizer,
-        task_kind=task.kind,
-        labels=task.labels,
-        scale=task.scale,
-        length=about.length,
-        where=path,
-    )
+    encode = sequence_encoder(task, tokenizer=loaded.tokenizer, length=about.length, where=path)
     return sequence_split(task, examples, encode=encode)
 
 
@@ -90,15 +76,10 @@ def _pairs(loaded: FinetunedModel, path: Path, task: Task, columns: Columns) -> 
     found = columns_for(path, about, text=columns.text, pair=columns.pair)
     known = about.columns.get("label")
     score = columns.label or (known if known in found.names else None)
-    _require_pair(found.pair, about.title, path)
+    found.require_pair(path, about)
     examples = read_table(path, text=found.text, pair=found.pair, label=score, kind="pairs")
     task = replace(task, metrics=RETRIEVAL if score is None else GRADED)
     return task, pair_split(examples, tokenizer=loaded.tokenizer, length=about.length, where=path)
-
-
-def _require_pair(column: str | None, title: str, path: Path) -> None:
-    if column is None:
-        raise DataError(path, f"{title} was fine-tuned on pairs of texts", fix="name both: --text, --pair")
 
 
 def _tagged(loaded: FinetunedModel, path: Path, task: Task) -> EvalSplit:

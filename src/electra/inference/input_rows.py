@@ -43,8 +43,8 @@ def rows_of_file(
     suffix = plain_suffix(path)
     if suffix in FORMATS:
         found = columns_for(path, about, text=text, pair=pair)
-        if about.pairs and about.kind != "span" and found.pair is None:
-            raise DataError(path, f"{about.title} was fine-tuned on pairs of texts", fix="name both: --text, --pair")
+        if about.pairs and about.kind != "span":
+            found.require_pair(path, about)
         whole = list(table_rows(path))
         table = read_table(path, text=found.text, pair=found.pair, id=id, rows=whole)
         return InputRows(rows=[_as_row(one, about) for one in table], table=[row.values for row in whole])

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from electra.errors import ConfigError, pip_install
+from electra.errors import ConfigError
 from electra.finetune.model_folder import About
 from electra.fsio import write_atomic
 from electra.inference.results import Prediction
+from electra.inference.vector_files import require_parquet
 from electra.terminal import json_text
 
 Form = Literal["jsonl", "csv", "tsv", "parquet"]
@@ -42,10 +43,7 @@ def form_of(out: Path | None, asked: Form | None) -> Form:
         raise ConfigError("--format", f"{asked} does not go into {out}", fix="leave one of them out")
     form = asked or named or "jsonl"
     if form == "parquet":
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError as error:
-            raise ConfigError("--out", "writing Parquet needs pyarrow", fix=pip_install("data")) from error
+        require_parquet()
     return form
 
 

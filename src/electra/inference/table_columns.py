@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from electra.errors import DataError
 from electra.finetune.model_folder import About
 from electra.tasks.columns import LABEL, TEXT
 from electra.tasks.table_rows import table_rows
@@ -21,6 +22,11 @@ class TableColumns:
     separator: str
     names: tuple[str, ...] = ()
     """All that the table has."""
+
+    def require_pair(self, path: Path, about: About) -> None:
+        """Refuse a table without a second text."""
+        if self.pair is None:
+            raise DataError(path, f"{about.title} was fine-tuned on pairs of texts", fix="name both: --text, --pair")
 
 
 def columns_for(

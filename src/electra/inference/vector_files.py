@@ -21,10 +21,15 @@ def require_format(path: Path) -> None:
     if path.suffix not in FORMATS:
         raise ConfigError("--out", f"{path.name!r} does not say what to write", fix=f"end it in {' or '.join(FORMATS)}")
     if path.suffix == ".parquet":
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError as error:
-            raise ConfigError("--out", "writing Parquet needs pyarrow", fix=pip_install("data")) from error
+        require_parquet()
+
+
+def require_parquet() -> None:
+    """Refuse to write Parquet without the package for it."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        raise ConfigError("--out", "writing Parquet needs pyarrow", fix=pip_install("data")) from error
 
 
 def write_vectors(path: Path, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:

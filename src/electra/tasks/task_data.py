@@ -79,7 +79,7 @@ class TaskData:
 
 def load_glue(task: Task, folder: Path, *, tokenizer: Tokenizer, config: FinetuneConfig) -> TaskData:
     """A GLUE task from the standard folders, with its test sets where they are there."""
-    encode = _sequence_encoder(task, tokenizer=tokenizer, length=config.length)
+    encode = sequence_encoder(task, tokenizer=tokenizer, length=config.length)
     examples = {split: read_glue(task, folder, split) for split in task.splits if has_split(task, folder, split)}
     train = examples.get("train")
     if train is None or "dev" not in examples:
@@ -132,7 +132,7 @@ def load_table(
         numbers = numbers_of(whole, column=label, path=files["train"], fix="name another column with --label")
         scale = max(1e-6, float(np.abs(numbers).max()))
     task = Task(name=name, title=name, kind=kind, labels=labels, metrics=METRICS[kind], scale=scale)
-    encode = _sequence_encoder(task, tokenizer=tokenizer, length=config.length)
+    encode = sequence_encoder(task, tokenizer=tokenizer, length=config.length)
     if "dev" in files:
         train, dev = whole, read("dev", labels or None)
     else:
@@ -305,7 +305,10 @@ def _with_mismatched(task: Task, examples: Mapping[str, object]) -> Task:
     return replace(task, metrics=(*task.metrics, *extra))
 
 
-def _sequence_encoder(task: Task, *, tokenizer: Tokenizer, length: int) -> Callable[[Sequence[Example]], Features]:
+def sequence_encoder(
+    task: Task, *, tokenizer: Tokenizer, length: int, where: object = None
+) -> Callable[[Sequence[Example]], Features]:
+    """What makes a task's texts sequences; `where`, by default the task, names the rows in an error."""
     return partial(
         encode_sequences,
         tokenizer=tokenizer,
@@ -313,7 +316,7 @@ def _sequence_encoder(task: Task, *, tokenizer: Tokenizer, length: int) -> Calla
         labels=task.labels,
         scale=task.scale,
         length=length,
-        where=task.title,
+        where=where or task.title,
     )
 
 
