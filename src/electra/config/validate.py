@@ -159,14 +159,6 @@ def _sharding(train: TrainConfig, optim: OptimConfig) -> None:
         raise ConfigError("train.shard", "two stages hand whole weights on: they cannot be sharded", fix=fix)
 
 
-def _value(config: object, key: str) -> float:
-    value: object = config
-    for part in key.split("."):
-        value = getattr(value, part)
-    assert isinstance(value, int | float)
-    return value
-
-
 def _ranges(
     config: Config | FinetuneConfig,
     at_least: dict[str, int],
@@ -174,31 +166,26 @@ def _ranges(
     above: dict[str, int],
     shares: dict[str, tuple[bool, bool]],
 ) -> None:
+    values = flatten(config)
     for key, least in at_least.items():
-        value = _value(config, key)
-        if value < least:
+        if (value := values[key]) < least:
             raise ConfigError(key, f"{value} is too small", fix=f"at least {least}")
     for key, most in at_most.items():
-        value = _value(config, key)
-        if value > most:
+        if (value := values[key]) > most:
             raise ConfigError(key, f"{value} is too large", fix=f"at most {most}")
     for key, bound in above.items():
-        value = _value(config, key)
-        if value <= bound:
+        if (value := values[key]) <= bound:
             raise ConfigError(key, f"{value} is too small", fix=f"more than {bound}")
     for key, (low, high) in shares.items():
-        value = _value(config, key)
+        value = values[key]
         if not (0 <= value <= 1) or (value == 0 and not low) or (value == 1 and not high):
             interval = f"{'from' if low else 'above'} 0 {'up to' if high else 'and below'} 1"
             raise ConfigError(key, f"{value} is not a share", fix=interval)
-    for key, value in flatten(config).items():
+    for key, value in values.items():
         if isinstance(value, float) and abs(value) > _LARGEST_FLOAT:
             raise ConfigError(key, f"{value} is too large", fix=f"at most {_LARGEST_FLOAT:g}")
-    seeds = {"seed": config.seed}
-    if isinstance(config, FinetuneConfig):
-        seeds["hold_out_seed"] = config.hold_out_seed
-    for key, seed in seeds.items():
-        if seed > _LARGEST_SEED:
+    for key in ("seed", "hold_out_seed"):
+        if (seed := values.get(key, 0)) > _LARGEST_SEED:
             raise ConfigError(key, f"{seed} is too large", fix=f"at most {_LARGEST_SEED}")
 
 
