@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TextIO
 from electra.terminal import visible
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
     from rich.text import Text
 
 PLAIN_EVERY_S = 10.0
@@ -195,8 +195,7 @@ class Bar:
             self._seen.append((now, done))
         while len(self._seen) > 2 and now - self._seen[1][0] > RATE_WINDOW_S:
             self._seen.popleft()
-        if not self._plain:
-            self._show(self)
+        self._show(self)
         if now - self._last >= PLAIN_EVERY_S:
             self._last = now
             (say if self._plain else log)(f"{self.title}: {self.text()}")
@@ -220,15 +219,14 @@ class Bar:
 
     def _fields(self) -> list[_Field]:
         """The parts of the text in their order, each with its rank: those of a high rank are dropped first."""
-        name = "" if self.unit in ("", "B") else f" {self.unit}"
         rate = self.rate()
-        amount = _amount(self.done, self.unit) + name
+        amount = _amount(self.done, self.unit) + self._name
         if self.total:
             share = min(1.0, self.done / self.total)
-            amount = f"{_amount(self.done, self.unit)}/{_amount(self.total, self.unit)}{name} ({share:.0%})"
+            amount = f"{_amount(self.done, self.unit)}/{_amount(self.total, self.unit)}{self._name} ({share:.0%})"
         fields = [_Field(0, amount)]
         if rate:
-            fields.append(_Field(5, f"{scaled(rate)}{'B' if self.unit == 'B' else name}/s"))
+            fields.append(_Field(5, self._per_second(rate)))
             if self.total and self.done < self.total:
                 fields.append(_Field(1, f"{clock((self.total - self.done) / rate)} left"))
         notes = visible(self.note).split(NOTE_GAP) if self.note else []
@@ -236,12 +234,19 @@ class Bar:
 
     def last_line(self, *, failed: bool) -> str:
         took = self._now() - self._began
-        name = "" if self.unit in ("", "B") else f" {self.unit}"
         made = max(0.0, self.done - self._first)
-        rate = f", {scaled(made / took)}{'B' if self.unit == 'B' else name}/s" if took > 0 and made else ""
+        rate = f", {self._per_second(made / took)}" if took > 0 and made else ""
         note = f", {self.note}" if self.note else ""
         verb = "stopped at" if failed else "done:"
-        return f"{self.title}: {verb} {_amount(self.done, self.unit)}{name} in {clock(took)}{rate}{note}"
+        return f"{self.title}: {verb} {_amount(self.done, self.unit)}{self._name} in {clock(took)}{rate}{note}"
+
+    @property
+    def _name(self) -> str:
+        """The unit behind an amount; bytes have it in the amount."""
+        return "" if self.unit in ("", "B") else f" {self.unit}"
+
+    def _per_second(self, rate: float) -> str:
+        return f"{scaled(rate)}{'B' if self.unit == 'B' else self._name}/s"
 
 
 def _terminal() -> bool:
@@ -255,29 +260,19 @@ def _terminal() -> bool:
 def progress(title: str, total: float | None = None, unit: str = "", *, start: float = 0.0) -> Iterator[Bar]:
     """A bar with rate, ETA and note; `start` is what was already done before (resumed work); unit `B` is bytes."""
     bar = Bar(title, total=total, unit=unit, start=start, now=time.monotonic)
-    if not _terminal():
+    with contextlib.ExitStack() as stack:
+        if _terminal():
+            display = stack.enter_context(_shared_display())
+            task = display.add_task(title, total=total, completed=int(start), bar=bar)
+            bar._plain = False
+            bar._show = lambda b: display.update(task, completed=b.done, total=b.total)
         failed = True
         try:
             yield bar
             failed = False
         finally:
-            say(bar.last_line(failed=failed))
-        return
-    with _shared_display() as display:
-        task = display.add_task(title, total=total, completed=int(start), bar=bar)
-        bar._plain = False
-        bar._show = lambda b: _draw(display, task, b)
-        failed = True
-        try:
-            yield bar
-            failed = False
-        finally:
-            log(bar.last_line(failed=failed))
-            _draw(display, task, bar)
-
-
-def _draw(display: Progress, task: TaskID, bar: Bar) -> None:
-    display.update(task, completed=bar.done, total=bar.total)
+            (say if bar._plain else log)(bar.last_line(failed=failed))
+            bar._show(bar)
 
 
 def bar_line(bar: Bar, width: int) -> Text:
