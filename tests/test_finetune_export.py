@@ -25,7 +25,7 @@ from electra.finetune.model_folder import FinetunedModel
 from electra.finetune.results_file import write_results
 from electra.finetune.task_results import SeedScore, Suite, TaskResult
 from electra.inference.predict import predict
-from electra.interop.models import load_model
+from electra.interop.models import read_source
 from electra.tasks.features import encode_sequences
 from electra.tasks.rows import Example, Features, Kind
 from electra.tokenizer.codec import Tokenizer
@@ -217,7 +217,7 @@ def test_the_folder_describes_itself(tmp_path: Path) -> None:
     card = (tmp_path / "hf" / "README.md").read_text()
     assert "| mcc, development set | 61.23 |" in card and "bad, fair, good" in card and "from | small" in card
     assert str(tmp_path) not in card
-    again = load_model(tmp_path / "hf")  # the encoder of an export can be used and fine-tuned again
+    again = read_source(tmp_path / "hf").weights  # the encoder of an export can be used and fine-tuned again
     assert again.config == SIZE and again.head is None and all("classifier" in name for name in again.unused)
 
 

@@ -28,7 +28,7 @@ from electra.cli.lines import MAX_LINE_BYTES, waiting_lines
 from electra.config.finetune import FinetuneConfig
 from electra.config.load import adjust, load
 from electra.errors import CheckpointError, ConfigError, DataError, ElectraError
-from electra.interop.models import load_model
+from electra.interop.models import load_model, read_source
 from electra.interop.transfer import export_model
 from electra.pretrain import pretrain
 from electra.progress import say
@@ -199,7 +199,7 @@ def test_promise_18_tensors_without_a_place_are_not_read(
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     needed = sum(tensor.numel() for name, tensor in tensors.items() if "huge" not in name) * 4
     monkeypatch.setattr(hardware, "memory_bytes", lambda: needed)
-    assert load_model(folder).unused == ("classifier.huge",)
+    assert read_source(folder).weights.unused == ("classifier.huge",)
     monkeypatch.setattr(hardware, "memory_bytes", lambda: needed // 2)
     with pytest.raises(CheckpointError, match="parameters, .* this machine has"):
         load_model(folder)

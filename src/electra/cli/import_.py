@@ -33,7 +33,7 @@ def command(source: Path, out: Path, generator: Path | None) -> None:
 
     done = import_model(source, out, generator=generator)
     model, objective = done.config.model, done.config.objective.name
-    echo(f"{out}: {done.tensors} tensors, {model.layers} layers x {model.width}, objective {objective}")
+    echo(f"{out}: {len(done.tensors)} tensors, {model.layers} layers x {model.width}, objective {objective}")
     for part in done.missing:
         echo(f"missing: {MISSING[part]}")
     if done.unused:

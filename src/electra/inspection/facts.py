@@ -102,7 +102,6 @@ class Inspection:
     """Share of the characters, the largest first; a guess."""
     unsure: float
     """Share of the characters whose language was not guessed."""
-    documents_read: int
     too_short: int
     repeated: int
     training: dict[str, int]

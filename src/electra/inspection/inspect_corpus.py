@@ -71,7 +71,6 @@ def _measure(names: tuple[str, ...], tried: Trial, *, given: bool, started: floa
         scripts=scripts,
         languages=languages,
         unsure=unsure,
-        documents_read=tried.tally.read,
         too_short=tried.tally.short + manifest["counters"]["dropped_short"],
         repeated=manifest["counters"]["dropped_duplicate"],
         training={name: manifest["splits"][TRAIN][name] for name in ("documents", "sentences", "tokens")},

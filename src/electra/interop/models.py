@@ -21,7 +21,7 @@ from electra.interop.hub import local_folder
 from electra.interop.names import Part
 from electra.interop.network import Network, Weights, build, checked
 from electra.manifest import read_manifest
-from electra.model.encoder import Shape, discriminator_shape, generator_shape
+from electra.model.encoder import generator_shape
 from electra.model.heads import DetectionHead, MaskedHead
 from electra.ops.dispatch import Kernels
 from electra.progress import say
@@ -59,14 +59,8 @@ class Loaded:
     """The longest sequence it saw in pre-training, special tokens included; positions beyond are untrained."""
     objective: str | None = None
     """What it was trained for, where that is known: an objective of ours; a generator's is mlm."""
-    unused: tuple[str, ...] = ()
-    """Tensors of the folder that have no place in the network, such as a classifier's."""
     kernels: Kernels = "auto"
     """Which ops it computes by: `train.kernels` of its run, where that is known."""
-
-    @property
-    def shape(self) -> Shape:
-        return discriminator_shape(self.config)
 
     @property
     def head(self) -> DetectionHead | MaskedHead | None:
@@ -102,7 +96,6 @@ def load_model(path: Path, *, part: Part = "discriminator") -> Loaded:
         module=build(source.weights, kernels=kernels),
         length=source.weights.length,
         objective=source.weights.objective,
-        unused=source.weights.unused,
         kernels=kernels,
     )
 

@@ -40,16 +40,6 @@ class Pair:
     """Names in the folders that have no place in a run."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Imported:
-    """What came in: the run's configuration, and the parts of it that the folders did not have."""
-
-    config: Config
-    tensors: int
-    missing: tuple[str, ...]
-    unused: tuple[str, ...]
-
-
 def export_model(path: Path, out: Path, *, part: Part = "discriminator") -> Source:
     """Write a model as a folder that transformers loads: config.json, model.safetensors, tokenizer, README.md."""
     require_free(out)
@@ -71,7 +61,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, *, length: int, split_sp
     write_json(folder / CONFIG_FILE, read_json(folder / CONFIG_FILE) | limits)
 
 
-def import_model(path: Path, out: Path, *, generator: Path | None = None) -> Imported:
+def import_model(path: Path, out: Path, *, generator: Path | None = None) -> Pair:
     """Make a run folder, at step 0, of a transformers folder, of a discriminator's and its generator's, or of a
     TensorFlow checkpoint of google-research/electra.
 
@@ -80,7 +70,7 @@ def import_model(path: Path, out: Path, *, generator: Path | None = None) -> Imp
     require_free(out)
     pair = read_pair(path, generator)
     write_start(out, config=pair.config, tensors=pair.tensors, tokenizer=pair.tokenizer)
-    return Imported(config=pair.config, tensors=len(pair.tensors), missing=pair.missing, unused=pair.unused)
+    return pair
 
 
 def write_start(out: Path, *, config: Config, tensors: Tensors, tokenizer: Tokenizer) -> None:

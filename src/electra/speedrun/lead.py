@@ -109,9 +109,6 @@ class Comparison:
     """Runs of the same text, device, fine-tuning and scorer."""
 
     scorer: str
-    finetune: tuple[str, ...]
-    device: str
-    data_sha256: str
     series: tuple[Series, ...]
 
     @property
@@ -128,10 +125,7 @@ def comparisons(records: Iterable[Record]) -> list[Comparison]:
     for record in distinct(records):
         groups.setdefault((record.scorer, record.finetune, record.device, record.data_sha256), []).append(record)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0][0]))
-    return [
-        Comparison(scorer=scorer, finetune=finetune, device=device, data_sha256=data, series=tuple(_series(runs)))
-        for (scorer, finetune, device, data), runs in ordered
-    ]
+    return [Comparison(scorer=scorer, series=tuple(_series(runs))) for (scorer, *_), runs in ordered]
 
 
 def comparisons_of_both(records: Sequence[Record]) -> list[Comparison]:
