@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from electra import __version__
 from electra.errors import ConfigError
-from electra.progress import say
+from electra.progress import counted, say
 
 if TYPE_CHECKING:
     import torch
@@ -244,6 +245,12 @@ def facts() -> dict[str, Any]:
         "memory_bytes": memory_bytes(),
         "gpus": gpus,
     }
+
+
+def machine_of(facts: Mapping[str, Any]) -> str:
+    """What a run computed on, by the facts of its run.json: the first GPU's name, or the CPU's with its cores."""
+    gpus = facts.get("gpus")
+    return str(gpus[0]["name"]) if gpus else f"{facts.get('cpu', 'CPU')}, {counted(facts.get('cores', '?'), 'core')}"
 
 
 def package_version(name: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from electra.progress import counted
+from electra.hardware import machine_of
 from electra.report.answers import answer_about
 from electra.report.curves import DETECTING, RESTORING, learning, optimisation, overlaid, throughput
 from electra.report.plots import Baseline, Chart, Line, bar_chart, line_chart
@@ -31,7 +31,7 @@ def runs_section(runs: Sequence[Run]) -> dict[str, Any]:
 
 def run_view(run: Run, place: int) -> dict[str, Any]:
     """One run: its answer, figures, samples and cost; `place` makes the ids of its charts unique."""
-    objective = run.config.objective.name
+    objective, gpus = run.config.objective.name, len(run.facts.get("gpus") or ())
     return {
         "run": run,
         "id": f"run-{place}",
@@ -44,7 +44,7 @@ def run_view(run: Run, place: int) -> dict[str, Any]:
         "figures": {name: run.last(f"eval/{name}") for name in ("rtd_auc", "rtd_loss", "mlm_loss", "mlm_accuracy")},
         "samples": samples_view(run.samples, adapted=bool(run.start)),
         "task": _task(run, f"run-{place}"),
-        "device": _device(run.facts),
+        "device": (f"{gpus} × " if gpus > 1 else "") + machine_of(run.facts),
         "folder": run.demo.get("folder") or run.name if run.demo else run.name,
     }
 
@@ -146,10 +146,3 @@ def _confusion(labels: list[str], gold: Any, predicted: Any) -> list[tuple[str, 
     pairs = Counter(zip(gold, predicted, strict=True))
     totals = Counter(gold)
     return [(true, [(n := pairs[true, label], n / max(1, totals[true])) for label in labels]) for true in labels]
-
-
-def _device(facts: dict[str, Any]) -> str:
-    gpus = [str(gpu.get("name")) for gpu in facts.get("gpus") or []]
-    if gpus:
-        return f"{len(gpus)} × {gpus[0]}" if len(gpus) > 1 else gpus[0]
-    return f"{facts.get('cpu', 'CPU')}, {counted(facts.get('cores', '?'), 'core')}"

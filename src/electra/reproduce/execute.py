@@ -18,7 +18,7 @@ from electra.checkpoint.folder import FACTS, read_facts, storage
 from electra.errors import ConfigError, DataError, Diverged
 from electra.fsio import sha256_file, write_atomic, write_json
 from electra.pretrain import pretrain
-from electra.progress import counted, say
+from electra.progress import say
 from electra.reproduce import passages
 from electra.reproduce.comparison_table import markdown
 from electra.reproduce.experiment import Budget, Experiment
@@ -221,7 +221,7 @@ def summarise(request: Request) -> Outcome:
         left_out=tuple(one.name for one in everything if one not in ready and one.name not in [*asked, *diverged]),
         overrides=request.overrides,
         changes=tuple(changes(request.scale)),
-        device=_device(ready[0].name, request) if ready else "",
+        device=hardware.machine_of(read_facts(request.run(ready[0]) / FACTS)) if ready else "",
     )
     with storage(request.out):
         write_outcome(request.out, outcome)
@@ -261,12 +261,6 @@ def _arguments(request: Request, planned: Planned) -> list[str]:
     arguments += ["--out", str(request.out), "--budget", request.budget, "--only", planned.name, "--worker"]
     arguments += ["--glue", str(request.glue)] if request.glue is not None else []
     return [*arguments, *(part for text in changes(request.scale) for part in text.split(" ", 1)), *request.overrides]
-
-
-def _device(name: str, request: Request) -> str:
-    facts = read_facts(request.out / RUNS / name / FACTS)
-    gpus = [gpu["name"] for gpu in facts.get("gpus", [])]
-    return str(gpus[0]) if gpus else f"{facts.get('cpu', 'CPU')}, {counted(facts.get('cores', '?'), 'core')}"
 
 
 def _changes(planned: Planned) -> str:

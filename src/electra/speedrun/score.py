@@ -112,7 +112,7 @@ def record_of(
         scores=replace(scores, notes=(*scores.notes, *lengthened)),
         held_out=held_out_of(read),
         curve=curve_of(read),
-        device=_device(read.facts),
+        device=hardware.machine_of(read.facts),
         data_sha256=str(read.facts.get("data_sha256", "")),
         commit=commit or read.facts.get("git"),
         scorer=scorer,
@@ -158,10 +158,3 @@ def _merged(suites: Sequence[Suite]) -> TaskResult:
         return reduce(TaskResult.with_run, b.seeds, a)
 
     return reduce(merge, (result for suite in suites for result in suite.results))
-
-
-def _device(facts: dict[str, object]) -> str:
-    gpus = facts.get("gpus")
-    if isinstance(gpus, list) and gpus:
-        return str(gpus[0]["name"])
-    return f"{facts.get('cpu')}, {counted(str(facts.get('cores')), 'core')}"
