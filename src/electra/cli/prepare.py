@@ -130,6 +130,8 @@ def _inspect(
 
 def summary(result: Result) -> str:
     """What the data holds and how fast it was made, for a person."""
+    from electra.inspection.terminal import split_words
+
     manifest = result.manifest
     if manifest is None:
         return f"{result.folder}: part done; the last worker, or the same command without --worker, writes the shards"
@@ -144,8 +146,8 @@ def summary(result: Result) -> str:
     parts = f"; {counted(split, 'long document')} split between both" if split else ""
     lines = [
         f"{result.folder}: " + ("already prepared; every file verified" if result.already_done else "prepared"),
-        f"  training    {_size(train)}",
-        f"  held out    {_size(held_out)} ({held_out['tokens'] / tokens:.1%}){parts}",
+        f"  training    {split_words(train)}",
+        f"  held out    {split_words(held_out)} ({held_out['tokens'] / tokens:.1%}){parts}",
         f"  dropped     {', '.join(dropped)}",
         *_vocabulary(manifest),
     ]
@@ -155,10 +157,6 @@ def summary(result: Result) -> str:
         earlier = f", {result.units_kept} of {result.units} parts from an earlier run" if result.units_kept else ""
         lines.append(f"  took        {result.seconds:.1f} s, {speed:.1f} MB/s{earlier}")
     return "\n".join(lines)
-
-
-def _size(split: Mapping[str, int]) -> str:
-    return ", ".join(counted(split[f"{one}s"], one) for one in ("document", "sentence", "token"))
 
 
 def _rows_at_default_length(folder: Path) -> list[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from electra.inspection.advice import advice
 from electra.inspection.facts import EDGES, Extent, Inspection, Lengths, Piece
-from electra.progress import scaled
+from electra.progress import counted, scaled
 
 WIDTH = 80
 MOST_SCRIPTS = 10
@@ -52,7 +52,7 @@ def as_text(found: Inspection) -> str:
 
 def extent_words(extent: Extent) -> str:
     """How much text there is and how much of it was measured."""
-    files = f"{extent.files:,} file{'' if extent.files == 1 else 's'}, {scaled(extent.stored_bytes)}B"
+    files = f"{counted(extent.files, 'file')}, {scaled(extent.stored_bytes)}B"
     if extent.whole:
         return f"{files}; all of it was measured"
     some = f" from {extent.files_read:,} of the files" if extent.files_read < extent.files else ""
@@ -84,12 +84,9 @@ def languages_words(found: Inspection) -> str:
     )
 
 
-def split_words(counts: dict[str, int]) -> str:
+def split_words(counts: Mapping[str, int]) -> str:
     """Documents, sentences and tokens of a split."""
-    return ", ".join(
-        f"{counts[name]:,} {name.removesuffix('s') if counts[name] == 1 else name}"
-        for name in ("documents", "sentences", "tokens")
-    )
+    return ", ".join(counted(counts[f"{one}s"], one) for one in ("document", "sentence", "token"))
 
 
 def vocabulary_words(found: Inspection) -> str:
