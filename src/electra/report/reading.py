@@ -131,7 +131,7 @@ def read_run(run: Path) -> Run:
         demo=_demo(run / DEMO),
         train=[line for line in lines if line.get("kind") == "train"],
         evals=[line for line in lines if line.get("kind") == "eval"],
-        samples=[sample for line in lines if line.get("kind") == "sample" and (sample := _sample(line))],
+        samples=[sample for line in lines if (sample := sample_of(line))],
     )
 
 
@@ -146,7 +146,10 @@ def number(value: object) -> float | None:
     return float(value) if usable and math.isfinite(value) else None  # type: ignore[arg-type]
 
 
-def _sample(line: dict[str, Any]) -> Sample | None:
+def sample_of(line: dict[str, Any]) -> Sample | None:
+    """The sample in a line of metrics; None where the line is of another kind, or does not hold together."""
+    if line.get("kind") != "sample":
+        return None
     original = _texts(line.get("original"))
     masked, replaced = _texts(line.get("masked")), _texts(line.get("replaced"))
     stored = line.get("probabilities")

@@ -91,7 +91,7 @@ def load_networks(path: Path, *, generator: Path | None = None) -> Networks:
         tuned = predict.on_device(load_finetuned(path))
         encoder = encode.on_device(embedder(tuned))
         return Networks(name=path.resolve().name, encoder=encoder, finetuned=tuned)
-    checkpoint = newest(path) if is_run(path) else path
+    checkpoint = store.latest(path) if is_run(path) else path
     if checkpoint is None:
         raise CheckpointError(path, "has no whole checkpoint yet", fix="train it first")
     model = likelihood.on_device(load_model(checkpoint))
@@ -112,11 +112,6 @@ def load_networks(path: Path, *, generator: Path | None = None) -> Networks:
 def is_run(path: Path) -> bool:
     """Whether this is the folder of a pre-training run."""
     return (path / "config.toml").is_file()
-
-
-def newest(run: Path) -> Path | None:
-    """The newest whole checkpoint of a run."""
-    return store.latest(run)
 
 
 def _generator(checkpoint: Path, model: Loaded) -> Loaded | None:

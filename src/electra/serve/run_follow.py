@@ -11,6 +11,7 @@ from typing import Any
 
 from electra.checkpoint import store
 from electra.checkpoint.folder import read_config
+from electra.report.reading import Sample, sample_of
 from electra.tracking.metrics_follower import MetricsFollower
 from electra.train.metrics_file import FILE
 
@@ -31,21 +32,6 @@ Points = list[tuple[int, float]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunSample:
-    """One held-out sequence at the latest evaluation: tokens, and how likely each looked replaced."""
-
-    step: int
-    original: list[str]
-    masked: list[str]
-    replaced: list[str]
-    """Empty for an objective without a generator."""
-    probabilities: list[float]
-    """Empty for an objective without replaced token detection."""
-    spaced: bool
-    """Tokens hold their spaces; otherwise `##` marks those without one."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class RunState:
     """How far a run is."""
 
@@ -59,7 +45,8 @@ class RunState:
     """The step of the newest checkpoint."""
     curves: dict[str, Points] = field(default_factory=dict)
     """(step, value) by metric, thinned to a few hundred points."""
-    sample: RunSample | None = None
+    sample: Sample | None = None
+    """Of the latest evaluation."""
 
 
 class RunFollower:
@@ -89,7 +76,7 @@ class RunFollower:
             quiet_s=max(0.0, time.time() - at),
             checkpoint=store.step_of(saved[-1]) if saved else None,
             curves=_curves(lines),
-            sample=_sample(lines),
+            sample=next(filter(None, map(sample_of, reversed(lines))), None),
         )
 
 
@@ -117,28 +104,3 @@ def thinned(points: Points, *, most: int = MAX_POINTS) -> Points:
         part = points[number * (len(points) - 1) // count : (number + 1) * (len(points) - 1) // count]
         made.append((part[-1][0], sum(value for _, value in part) / len(part)))
     return [*made, points[-1]]
-
-
-def _sample(lines: list[dict[str, Any]]) -> RunSample | None:
-    """The last sample line that holds together."""
-    for line in reversed(lines):
-        if line["kind"] == "sample":
-            names = ("original", "masked", "replaced")
-            original, masked, replaced = (_texts(line.get(name)) for name in names)
-            stored = line.get("probabilities")
-            found = [value for value in stored if isinstance(value, float)] if isinstance(stored, list) else []
-            count = len(original)
-            if count and {len(masked), len(replaced) or count, len(found) or count} == {count}:
-                return RunSample(
-                    step=line["step"],
-                    original=original,
-                    masked=masked,
-                    replaced=replaced,
-                    probabilities=found,
-                    spaced=line.get("spaced") is True,
-                )
-    return None
-
-
-def _texts(value: object) -> list[str]:
-    return [str(one) for one in value] if isinstance(value, list) else []
