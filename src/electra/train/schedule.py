@@ -34,37 +34,32 @@ def progress(step: int, *, total: int | None) -> float:
 
 
 def takes_short(step: int, *, data: DataConfig, train: TrainConfig, elapsed_s: float) -> bool:
-    """Whether the step after `step` steps takes sequences of `data.length_start`, by steps or by a time budget."""
-    if not data.length_start:
-        return False
-    if train.max_minutes:
-        return elapsed_s < data.length_share * train.max_minutes * 60
-    return step < round(data.length_share * train.steps)
+    """Whether the step after `step` steps takes sequences of `data.length_start`."""
+    return bool(data.length_start) and _is_before(data.length_share, step, train, elapsed_s)
 
 
 def makes_copies(step: int, *, data: DataConfig, train: TrainConfig, elapsed_s: float) -> bool:
-    """Whether the step after `step` steps has sequences with copies, by steps or by a time budget."""
-    if not data.copies:
-        return False
-    before = 1 - data.copies_share
-    if train.max_minutes:
-        return elapsed_s >= before * train.max_minutes * 60
-    return step >= round(before * train.steps)
+    """Whether the step after `step` steps has sequences with copies."""
+    return bool(data.copies) and not _is_before(1 - data.copies_share, step, train, elapsed_s)
 
 
 def batch_size(step: int, *, train: TrainConfig, elapsed_s: float) -> int:
-    """Sequences of the step after `step` steps, by steps or by a time budget."""
-    budget_s = train.max_minutes * 60
-    for size, end in train.batch_sizes:
-        if elapsed_s < end * budget_s if budget_s else step < round(end * train.steps):
-            return size
-    return train.batch_size
+    """Sequences of the step after `step` steps."""
+    sizes = (size for size, end in train.batch_sizes if _is_before(end, step, train, elapsed_s))
+    return next(sizes, train.batch_size)
 
 
 def step_rows(step: int, *, data: DataConfig, train: TrainConfig, elapsed_s: float) -> StepRows:
-    """What rows the step after `step` steps has, by steps or by a time budget."""
+    """What rows the step after `step` steps has."""
     short, copies = (at(step, data=data, train=train, elapsed_s=elapsed_s) for at in (takes_short, makes_copies))
     return StepRows(short, batch_size(step, train=train, elapsed_s=elapsed_s), copies=copies)
+
+
+def _is_before(share: float, step: int, train: TrainConfig, elapsed_s: float) -> bool:
+    """Whether a share of the run is not done yet, by its time budget where it has one, otherwise by steps."""
+    if train.max_minutes:
+        return elapsed_s < share * train.max_minutes * 60
+    return step < round(share * train.steps)
 
 
 def newest_share(step: int, *, decay: float) -> float:
