@@ -23,7 +23,7 @@ from electra.batches.sequences import unpack
 from electra.config.finetune import FinetuneConfig
 from electra.config.schema import OptimConfig
 from electra.errors import Diverged, Resumable
-from electra.finetune.batching import Batch, batches, step_count
+from electra.finetune.batching import batches, step_count
 from electra.finetune.guessing import guessing_loss
 from electra.finetune.task_model import HeadSpec, TaskModel, depth_scale, freeze
 from electra.model.encoder import Encoder
@@ -34,6 +34,7 @@ from electra.tasks.rows import Features
 from electra.train.capture import Captured
 from electra.train.interrupt import Stop
 from electra.train.optim import Update
+from electra.train.replay import sent
 from electra.train.schedule import learning_rate
 from electra.train.state import Master
 
@@ -233,7 +234,8 @@ class Trial:
     def advance(self) -> None:
         """Do one step."""
         self._update.lr.fill_(learning_rate(self.step, optim=self._schedule, total=self.steps) / 2**self.restarts)
-        rows, targets = self._moved(next(self._batches))
+        batch = next(self._batches)
+        rows, targets = sent(batch.rows, self.device), sent(batch.targets, self.device)
         if not self._capture:
             self._work(rows, targets)
         else:
@@ -330,13 +332,6 @@ class Trial:
         captured = Captured(self._work, (rows, targets), changed=changed, pool=pool, warm_ups=1 if pool else 2)
         master.refresh()
         return captured
-
-    def _moved(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        rows, targets = torch.from_numpy(batch.rows), torch.from_numpy(batch.targets)
-        if self.device.type == "cuda":
-            rows = rows.pin_memory().to(self.device, non_blocking=True)
-            targets = targets.pin_memory().to(self.device, non_blocking=True)
-        return rows, targets
 
 
 def train_together(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -71,9 +70,9 @@ def replays_of(network: nn.Module) -> Replays:
     return _REPLAYS.setdefault(network, Replays())
 
 
-def sent(rows: NDArray[np.int32], device: torch.device) -> Tensor:
-    """The rows on the device, on their way while the host goes on."""
-    host = torch.from_numpy(rows)
+def sent(array: NDArray[Any], device: torch.device) -> Tensor:
+    """The array on the device, on its way while the host goes on."""
+    host = torch.from_numpy(array)
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
