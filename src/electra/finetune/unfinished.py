@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from electra.checkpoint import store
 from electra.checkpoint.folder import changes
 from electra.errors import CheckpointError, ConfigError
 from electra.finetune.trainer import Trial, TrialState
 from electra.fsio import remove_folder, remove_leftovers
-from electra.ops.choice_table import described
 from electra.progress import say
 from electra.records import read_record
 from electra.tasks.rows import Features
+from electra.train.execution import common_facts
 
 FOLDER = "unfinished"
 
@@ -44,7 +43,7 @@ class Unfinished:
         where = found / store.STATE
         self._require_same(trial, state.get("settings"))
         standing = read_record(TrialState, state.get("trial"), key="trial", where=where, error=CheckpointError)
-        if changed := changes(state.get("execution") or {}, _execution(trial)):
+        if changed := changes(state.get("execution") or {}, common_facts(trial.device, trial.compute, trial.ops)):
             say(
                 f"warning: seed {trial.seed} goes on in another way than before: {'; '.join(changed[:4])};"
                 " its result is not bit for bit that of an uninterrupted run"
@@ -61,7 +60,7 @@ class Unfinished:
         tensors, standing = trial.state()
         state = {
             "settings": self._recorded(trial),
-            "execution": _execution(trial),
+            "execution": common_facts(trial.device, trial.compute, trial.ops),
             "trial": asdict(standing),
         }
         done = trial.restarts * trial.steps + trial.step  # a step after a restart comes after all before it
@@ -100,14 +99,3 @@ def checksum(features: Features) -> str:
     for part in targets if isinstance(targets, list) else [] if targets is None else [targets]:
         digest = zlib.crc32(np.asarray(part).tobytes(), digest)
     return f"{digest:08x}"
-
-
-def _execution(trial: Trial) -> dict[str, Any]:
-    cuda = trial.device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name(trial.device) if cuda else "cpu",
-        "precision": str(trial.compute).removeprefix("torch."),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "ops": described(trial.ops),
-    }

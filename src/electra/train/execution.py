@@ -49,20 +49,26 @@ class Execution:
 
     def facts(self, world: World) -> dict[str, Any]:
         """Everything on which the last bits of a step depend, for run.json."""
-        cuda = self.device.type == "cuda"
         return {
-            "device": torch.cuda.get_device_name(self.device) if cuda else "cpu",
-            "precision": str(self.dtype).removeprefix("torch."),
+            **common_facts(self.device, self.dtype, self.ops),
             "compiled": self.compiled,
             "captured": self.captured,
             "recompute": self.recompute,
             "micro_batch": self.micro_batch,
             "processes": world.size,
             "sharded": self.sharded,
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "ops": described(self.ops),
         }
+
+
+def common_facts(device: torch.device, dtype: torch.dtype, ops: Ops) -> dict[str, Any]:
+    """That on which the last bits of any step depend, in pre-training and in fine-tuning."""
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "precision": str(dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "ops": described(ops),
+    }
 
 
 def plan_execution(config: Config, device: torch.device, *, rows: int, processes: int = 1) -> Execution:
