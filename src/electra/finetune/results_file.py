@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from electra.errors import DataError
 from electra.finetune.task_results import Suite, TaskResult
-from electra.fsio import json_bytes, read_object
+from electra.fsio import finite, json_bytes, read_object
 from electra.manifest import commit_files, read_manifest
-from electra.metrics.spread import Summary
 from electra.records import read_record
 
 FORMAT = 1
@@ -49,22 +47,20 @@ class _Stored:
 
 def to_json(suite: Suite) -> dict[str, Any]:
     """The suite as JSON values; a score that is not finite is null."""
-    return {
-        "format": FORMAT,
-        "unit": "percent",
-        "tasks": [_task_json(result) for result in suite.results],
-        "averages": [
-            {
-                "name": average.name,
-                "label": average.label,
-                "value": _number(average.value),
-                "tasks": list(average.titles),
-                "missing": list(average.missing),
-                "subsets": list(average.subsets),
-            }
-            for average in suite.averages
-        ],
-    }
+    averages = [
+        {
+            "name": average.name,
+            "label": average.label,
+            "value": average.value,
+            "tasks": list(average.titles),
+            "missing": list(average.missing),
+            "subsets": list(average.subsets),
+        }
+        for average in suite.averages
+    ]
+    tasks = [_task_json(result) for result in suite.results]
+    value: dict[str, Any] = finite({"format": FORMAT, "unit": "percent", "tasks": tasks, "averages": averages})
+    return value
 
 
 def _task_json(result: TaskResult) -> dict[str, Any]:
@@ -73,18 +69,18 @@ def _task_json(result: TaskResult) -> dict[str, Any]:
         "title": result.title,
         "model": result.model,
         "metrics": list(result.metrics),
-        "summary": {name: _summary_json(result.summary(name)) for name in result.metrics},
+        "summary": {name: asdict(result.summary(name)) for name in result.metrics},
         "subset": result.subset,
         "labels": result.labels,
         "rows": result.rows,
         "full": result.full,
         "note": result.note,
-        **({"before": {name: _number(score) for name, score in result.before.items()}} if result.before else {}),
+        **({"before": result.before} if result.before else {}),
         "seeds": [
             {
                 "seed": run.seed,
                 "stuck": run.stuck,
-                "scores": {name: _number(score) for name, score in run.scores.items()},
+                "scores": run.scores,
                 "seconds": run.seconds,
                 "steps": run.steps,
             }
@@ -92,12 +88,3 @@ def _task_json(result: TaskResult) -> dict[str, Any]:
         ],
         "config": result.config,
     }
-
-
-def _summary_json(summary: Summary) -> dict[str, Any]:
-    names = ("n", "median", "mean", "std", "min", "max")
-    return {name: _number(getattr(summary, name)) for name in names}
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
