@@ -10,8 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-
 from electra.corpus.scripts import SPACELESS, script
 from electra.errors import DataError
 from electra.fsio import read_json, read_object, write_atomic, write_json
@@ -45,7 +43,7 @@ class Tokenizer:
         self.strip_accents = lowercase if strip_accents is None else strip_accents
         ids = {token: number for number, token in enumerate(self.vocab)}
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIALS)
-        self._backend = build(kind, self.vocab, self.merges, lowercase=self.lowercase, strip_accents=self.strip_accents)
+        self.backend = build(kind, self.vocab, self.merges, lowercase=self.lowercase, strip_accents=self.strip_accents)
 
     @property
     def vocab_size(self) -> int:
@@ -72,12 +70,7 @@ class Tokenizer:
     @property
     def steps(self) -> list[Any]:
         """What is done to text before the model sees it, as tokenizer.json has it."""
-        return _steps(parse_json(self._backend.to_str(), where=TOKENIZER_FILE))
-
-    @property
-    def backend(self) -> tokenizers.Tokenizer:
-        """The `tokenizers` object that does the work."""
-        return self._backend
+        return _steps(parse_json(self.backend.to_str(), where=TOKENIZER_FILE))
 
     @property
     def tokens_hold_spaces(self) -> bool:
@@ -86,24 +79,24 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of the text's tokens, no special ones added."""
-        return list(self._backend.encode(text, add_special_tokens=False).ids)
+        return list(self.backend.encode(text, add_special_tokens=False).ids)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [one.ids for one in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [one.ids for one in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Ids, and for each the start and end of its characters in the text.
 
         Byte-level tokens that share a character have its start and end alike; a space in front is not part of a span.
         """
-        encoded = self._backend.encode(text, add_special_tokens=False)
+        encoded = self.backend.encode(text, add_special_tokens=False)
         return list(encoded.ids), list(encoded.offsets)
 
     def encode_all_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """`encode_with_offsets` of each text, on all cores."""
         if len(texts) == 1:  # without the threads of a batch
             return [self.encode_with_offsets(texts[0])]
-        encoded = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
         return [(list(one.ids), list(one.offsets)) for one in encoded]
 
     def in_sentence(self, words: Sequence[str]) -> list[str]:
@@ -118,7 +111,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Readable text of the ids, special tokens left out."""
-        return str(self._backend.decode([int(number) for number in ids], skip_special_tokens=True))
+        return str(self.backend.decode([int(number) for number in ids], skip_special_tokens=True))
 
     def token(self, number: int) -> str:
         """The vocabulary entry with this id; of a byte-level one its text."""
@@ -140,7 +133,7 @@ class Tokenizer:
             "model_max_length": 512,
             **{f"{name}_token": token for name, token in zip(_ROLES, SPECIALS, strict=True)},
         }
-        write_atomic(folder / TOKENIZER_FILE, (self._backend.to_str(pretty=False) + "\n").encode())
+        write_atomic(folder / TOKENIZER_FILE, (self.backend.to_str(pretty=False) + "\n").encode())
         write_json(folder / CONFIG_FILE, config)
 
     @classmethod
