@@ -145,7 +145,7 @@ def test_promise_15_every_preset_has_the_shapes_of_transformers(name: str) -> No
         with torch.device("meta"):
             theirs = getattr(transformers, CLASSES[head])(transformers.ElectraConfig(**values))
         expected = {
-            key: value.shape for key, value in theirs.state_dict().items() if key != names.output_table("electra")
+            key: value.shape for key, value in theirs.state_dict().items() if key != names.OUTPUT_TABLES["electra"]
         }
         assert {key: value.shape for key, value in exported.items()} == expected
         assert settings.from_transformers(values, Path("config.json")) == (size, config.data.length)
@@ -220,7 +220,7 @@ def test_half_precision_and_pieces_and_old_files(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     old = {key: value.clone() for key, value in theirs.state_dict().items()}
-    assert names.output_table("electra") in old
+    assert names.OUTPUT_TABLES["electra"] in old
     old["electra.embeddings.position_ids"] = torch.arange(48)[None]
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "config.json").write_text((tmp_path / "pieces" / "config.json").read_text())

@@ -35,7 +35,7 @@ def read_folder(path: Path) -> Weights:
     files = _weight_files(path)
     stored = [name for file in files for name in tensor_names(file)]
     base = names.family(rotary=config.rotary)
-    output, token = names.output_table(base), names.token_table(base)
+    output, token = names.OUTPUT_TABLES[base], names.token_table(base)
     prefix = "" if any(name.startswith(f"{base}.") for name in stored) else f"{base}."  # of a bare encoder
     found = {prefix + name for name in stored}
     head = names.head_in(found)

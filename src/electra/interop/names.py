@@ -54,7 +54,8 @@ _HEADS = {
         },
     },
 }
-_OUTPUT_TABLES = {"electra": "generator_lm_head.weight", "roformer": "cls.predictions.decoder.weight"}
+OUTPUT_TABLES = {"electra": "generator_lm_head.weight", "roformer": "cls.predictions.decoder.weight"}
+"""Copies of the token table that some files carry: ours are tied, so they must be equal."""
 ROTATION = "roformer.encoder.embed_positions.weight"
 """Sines and cosines, which RoFormer's files carry although they are not learned."""
 
@@ -67,11 +68,6 @@ def family(*, rotary: bool) -> str:
 def token_table(base: str) -> str:
     """The token table of a family."""
     return f"{base}.embeddings.word_embeddings.weight"
-
-
-def output_table(base: str) -> str:
-    """A copy of the token table that some files carry: ours are tied, so it must be equal."""
-    return _OUTPUT_TABLES[base]
 
 
 def translation(shape: Shape, head: Head | None) -> Table:
