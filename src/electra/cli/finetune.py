@@ -134,7 +134,7 @@ def command(
 
 def require_task(name: str) -> None:
     """Refuse a file where the task belongs."""
-    from electra.tasks.files import plain_suffix
+    from electra.corpus.streams import plain_suffix
 
     suffix = plain_suffix(Path(name))
     if suffix or Path(name).is_file():

@@ -110,8 +110,8 @@ def typed(texts: tuple[str, ...]) -> tuple[str, ...]:
 def text_chunks(source: str | None, column: str | None, texts: tuple[str, ...]) -> Iterator[Sequence[str]]:
     """The texts of a command line, a file or standard input, in chunks that are computed together; a file that
     cannot be read is refused at once."""
+    from electra.corpus.streams import plain_suffix
     from electra.errors import ConfigError
-    from electra.tasks.files import plain_suffix
     from electra.tasks.table_rows import FORMATS
     from electra.tasks.tables import read_texts
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from electra.corpus.streams import COMPRESSIONS
+from electra.corpus.streams import COMPRESSIONS, plain_suffix
 from electra.errors import ConfigError, DataError, pip_install
 from electra.fsio import commit_dir
 from electra.progress import WARNING, counted, say
@@ -41,10 +41,8 @@ class Source:
 
 def file_format(path: Path) -> str | None:
     """The suffix that says how to read the file, without that of a compression; None where it says nothing."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSIONS:
-        suffixes.pop()
-    return suffixes[-1] if suffixes and suffixes[-1] in FORMATS else None
+    suffix = plain_suffix(path)
+    return suffix if suffix in FORMATS else None
 
 
 def resolve(names: Sequence[str], *, spool: Path, text_column: str, skip: Path | None = None) -> list[Source]:

@@ -21,6 +21,14 @@ _ZSTD_READ_BYTES = 1 << 10  # a kilobyte of zstd unpacks to 32 MB at most; its d
 _MEMORY_LIMIT = 1 << 27
 
 
+def plain_suffix(path: Path) -> str:
+    """The suffix without that of a compression, in lower case: `.csv` for `rows.CSV.gz`; empty where there is none."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
 class _Decoder(Protocol):
     """What bz2's and lzma's decompressors have in common."""
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from electra.corpus.streams import plain_suffix
 from electra.errors import DataError
 from electra.finetune.evaluation_file import evaluation
 from electra.finetune.head_outputs import head_outputs
@@ -17,7 +18,6 @@ from electra.progress import say
 from electra.tasks.columns import Columns
 from electra.tasks.conll import read_conll, scheme_of_labels, to_scheme
 from electra.tasks.details import Details
-from electra.tasks.files import plain_suffix
 from electra.tasks.pairs import GRADED, RETRIEVAL, pair_split
 from electra.tasks.squad_files import gold_texts, read_squad
 from electra.tasks.table_rows import FORMATS

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from electra.corpus.streams import plain_suffix
 from electra.errors import ConfigError, DataError
 from electra.finetune.model_folder import About
 from electra.inference.table_columns import columns_for
 from electra.tasks.conll import read_conll
-from electra.tasks.files import plain_suffix, read_lines
+from electra.tasks.files import read_lines
 from electra.tasks.rows import Example, Question, Sentence
 from electra.tasks.squad_files import read_squad
 from electra.tasks.table_rows import FORMATS, table_rows

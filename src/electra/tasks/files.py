@@ -60,11 +60,3 @@ def find_file(folders: Sequence[Path], names: Sequence[str]) -> Path | None:
                 if (path := folder / f"{name}{suffix}").is_file():
                     return path
     return None
-
-
-def plain_suffix(path: Path) -> str:
-    """The suffix without that of a compression, in lower case: `.csv` for `rows.CSV.gz`; empty where there is none."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSIONS:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""

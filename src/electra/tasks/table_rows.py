@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from electra.corpus.separators import csv_separator
+from electra.corpus.streams import plain_suffix
 from electra.errors import ConfigError, DataError, pip_install
 from electra.fsio import open_file
 from electra.jsontext import parse_row
-from electra.tasks.files import MAX_BYTES, MAX_LINES, plain_suffix, read_lines, read_text
+from electra.tasks.files import MAX_BYTES, MAX_LINES, read_lines, read_text
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 MAX_FIELD_CHARS = 1 << 24

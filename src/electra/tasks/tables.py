@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from electra.corpus.separators import say_separator
+from electra.corpus.streams import plain_suffix
 from electra.errors import DataError, suggest
 from electra.progress import WARNING, say
-from electra.tasks.files import plain_suffix, read_lines
+from electra.tasks.files import read_lines
 from electra.tasks.rows import Example, Kind, Label
 from electra.tasks.table_rows import FORMATS, TableRow, table_rows
 
