@@ -125,11 +125,9 @@ def read_json(path: Path, *, most: int = MAX_JSON_BYTES, error: FileError = Data
     return parse_json(data, where=path, error=error, fix=fix)
 
 
-def read_object(
-    path: Path, *, most: int = MAX_JSON_BYTES, error: FileError = DataError, fix: str = ""
-) -> dict[str, Any]:
+def read_object(path: Path, *, error: FileError = DataError, fix: str = "") -> dict[str, Any]:
     """`read_json` where the file must hold an object."""
-    value = read_json(path, most=most, error=error, fix=fix)
+    value = read_json(path, error=error, fix=fix)
     if not isinstance(value, dict):
         raise error(path, "is not a JSON object", fix=fix)
     return value

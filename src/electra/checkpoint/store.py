@@ -166,12 +166,11 @@ def clean(run: Path) -> None:
             entry.unlink(missing_ok=True)
 
 
-def set_aside(checkpoint: Path) -> Path:
-    """Rename a damaged checkpoint, so that a new one can take its name; where it went."""
+def set_aside(checkpoint: Path) -> None:
+    """Rename a damaged checkpoint, so that a new one can take its name."""
     moved = checkpoint.with_name(f"damaged-{checkpoint.name}-{secrets.token_hex(4)}")
     os.rename(checkpoint, moved)
     say(f"warning: {checkpoint.name} is damaged and was renamed {moved.name}")
-    return moved
 
 
 def _whole(checkpoint: Path) -> bool:

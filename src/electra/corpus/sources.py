@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from electra.corpus.streams import COMPRESSIONS, plain_suffix
 from electra.errors import ConfigError, DataError, pip_install
@@ -123,10 +122,9 @@ def _folder(folder: Path, *, skip: Path | None) -> list[Source]:
     return sorted(found, key=lambda source: source.name)
 
 
-def _spool_stdin(spool: Path, stream: BinaryIO | None = None) -> Source:
+def _spool_stdin(spool: Path) -> Source:
     """Standard input as a file, because preparing reads its text twice and may have to resume."""
-    folder = spool / "stdin"
-    stream = stream or sys.stdin.buffer
+    folder, stream = spool / "stdin", sys.stdin.buffer
     first = stream.read(1 << 20)
     if first or not folder.exists():  # without a pipe, continue with what an earlier run was given
         shutil.rmtree(folder, ignore_errors=True)

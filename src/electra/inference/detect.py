@@ -39,10 +39,10 @@ def detect_all(
     )
 
 
-def probabilities(loaded: Loaded, texts: Sequence[list[int]], *, batch_size: int = BATCH_SIZE) -> list[list[float]]:
+def probabilities(loaded: Loaded, texts: Sequence[list[int]]) -> list[list[float]]:
     """The probability that each token of each text was replaced, from the window with the most context around it."""
     encoded = FlatIds.of(texts)
-    found_T = _probabilities(loaded, encoded, batch_size=batch_size)
+    found_T = _probabilities(loaded, encoded, batch_size=BATCH_SIZE)
     ends = np.cumsum(encoded.sizes).tolist()
     return [found_T[first:end].tolist() for first, end in zip([0, *ends], ends, strict=False)]
 

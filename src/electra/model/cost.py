@@ -97,7 +97,10 @@ def train_flops(config: Config, *, steps: int | None = None) -> TrainingCost:
         networks, vocab = _networks(config, length), config.model.vocab_size
         own_real, own_paper = (
             alone * a_step * _train(networks, rules, alone=True) + (steps - alone) * a_step * _train(networks, rules)
-            for rules in (_products(config.masking, networks, vocab, done=done), _script(networks, vocab))
+            for rules in (
+                _products(config.masking, networks, vocab, done=done),
+                PaperScript(length=length, vocab=vocab),
+            )
         )
         real, paper = real + share * own_real, paper + share * own_paper
     return TrainingCost(
@@ -198,11 +201,11 @@ def stage_flops_per_token(config: Config) -> tuple[float, ...]:
     return sum(share * _train(networks, rules[networks], alone=True) for networks, share in shares.items()), together
 
 
-def paper_infer_flops(model: ModelConfig, *, length: int = INFERENCE_LENGTH) -> float:
-    """FLOPs of classifying one sequence of `length` tokens, in the paper's convention."""
+def paper_infer_flops(model: ModelConfig) -> float:
+    """FLOPs of classifying one sequence of 128 tokens, in the paper's convention."""
     shape = discriminator_shape(model)
-    rules = PaperScript(length=length, vocab=model.vocab_size)
-    return length * (rules.encoder(shape) + rules.detection(shape.width))
+    rules = PaperScript(length=INFERENCE_LENGTH, vocab=model.vocab_size)
+    return INFERENCE_LENGTH * (rules.encoder(shape) + rules.detection(shape.width))
 
 
 def step_tokens(config: Config, steps: int) -> int:
@@ -254,10 +257,6 @@ def _products(masking: MaskingConfig, networks: Networks, vocab_size: int, *, do
     """Of the first `done` share of a run, whose masked positions may become fewer."""
     length = networks.length
     return MatrixProducts(length=length, vocab=vocab_size, share=mean_masked(length, masking, done=done) / length)
-
-
-def _script(networks: Networks, vocab_size: int) -> FlopRules:
-    return PaperScript(length=networks.length, vocab=vocab_size)
 
 
 def _train(networks: Networks, rules: FlopRules, *, alone: bool = False) -> float:

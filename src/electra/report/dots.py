@@ -43,14 +43,12 @@ class CostPoint:
     value: float
 
 
-def dot_chart(
-    name: str, *, title: str, dots: Sequence[Dot], unit: str = "score", baseline: Baseline | None = None
-) -> str:
-    """A line a score: its name above, the dot at its place, a line for the range over seeds."""
+def dot_chart(name: str, *, title: str, dots: Sequence[Dot], baseline: Baseline | None) -> str:
+    """A line a score in percent: its name above, the dot at its place, a line for the range over seeds."""
     height = dots_height(len(dots))
     with panels(name, width=WIDTH, height=height, label=dots_in_words(title, dots)) as ((axes,), finished):
         axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=8)
-        draw_dots(axes, dots, unit=unit, baseline=baseline)
+        draw_dots(axes, dots, unit="percent", baseline=baseline)
     return finished[0]
 
 

@@ -43,7 +43,7 @@ def tuned_section(folders: Sequence[Tuned]) -> dict[str, Any]:
     blind = None if base is None else Baseline(label="one answer", value=base[1])
     return {
         "one": not several,
-        "dots": Markup(dot_chart("scores", title="Scores on the dev set", dots=dots, unit="percent", baseline=blind))
+        "dots": Markup(dot_chart("scores", title="Scores on the dev set", dots=dots, baseline=blind))
         if blind or len(dots) > 1
         else None,
         "folders": [tuned_view(tuned, place) for place, tuned in enumerate(folders)],
