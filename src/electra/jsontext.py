@@ -1,7 +1,7 @@
 """JSON text to values, within limits: the only reader of JSON in this package.
 
 What comes from elsewhere may be nested without end, hold numbers that are none or that fit nowhere, name a key twice,
-or hold half a character that nothing can print: each is one line that names the file.
+or hold half a character (a lone surrogate), which nothing can print: each is one line that names the file.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class _Cuts(NamedTuple):
 
 
 class SentenceLayout:
-    """Every token of every document in rows of two segments, or, for a share of them, one."""
+    """Every token of every document, in rows of two segments; a share of the rows has one."""
 
     def __init__(self, split: Split, data: DataConfig, specials: Specials, *, seed: int, epoch: int) -> None:
         self._split, self._specials, self._length = split, specials, data.length

@@ -226,7 +226,7 @@ class TrainConfig:
     """`auto`: the fastest implementation of each op that this machine runs (`electra doctor` lists them). `plain`: the
     reference, plain PyTorch."""
     recompute: Literal["auto", "on", "off"] = "auto"
-    """Save only the layers' inputs for the backward and run each layer once more there: far less memory, a third more
+    """Save only the layers' inputs and run each layer once more in the backward pass: far less memory, a third more
     work. auto: where saved activations would fill more than half of the GPU."""
     deterministic: bool = False
     """Bitwise reproducible on a GPU too, at some cost in speed."""

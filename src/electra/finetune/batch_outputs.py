@@ -22,8 +22,8 @@ GPU_LEAST = 16
 LAUNCH_BOUND = 4e11
 """Weights times tokens of a batch below which a GPU waits for the host's launches rather than computes.
 
-Launching the kernels of a forward takes about 3 ms, in which an H200 computes 40,000 tokens of `small` (9 M weights) or
-5,000 of `base` (85 M). Such batches have few shapes, to be recorded; larger ones have little padding.
+Launching the kernels of a forward pass takes about 3 ms, in which an H200 computes 40,000 tokens of `small` (9 M
+weights) or 5,000 of `base` (85 M). Such batches have few shapes, to be recorded; larger ones have little padding.
 """
 
 

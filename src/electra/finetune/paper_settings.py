@@ -65,12 +65,12 @@ def with_span_head(config: FinetuneConfig, head: Literal["joint", "plain"]) -> F
 def settings_for_rows(
     paper: FinetuneConfig, rows: int, *, kind: Kind, epochs: float | None = None, batch_size: int | None = None
 ) -> FinetuneConfig:
-    """The settings for rows of one's own: more epochs of few rows, evaluated on the way, stopped and chosen by that.
+    """The settings for rows of one's own: more epochs where rows are few, with early stopping on the dev set.
 
-    The paper's three epochs are for tens of thousands of rows; of a thousand they are 94 steps. So few, of tasks with
-    labels for whole texts, get a lower rate too, the same in all layers (docs/lab/2026-11-17-ten-minutes.md), smaller
-    batches, and averaged weights, which need no choosing. `epochs` and `batch_size` where they are given: they do not
-    change whether rows are few.
+    The paper's three epochs are for tens of thousands of rows; of a thousand they are 94 steps. So few rows, of tasks
+    with labels for whole texts, also get smaller batches, a lower learning rate, the same in all layers
+    (docs/lab/2026-11-17-ten-minutes.md), and averaged weights in place of early stopping. `epochs` and `batch_size`
+    are taken where they are given; they do not change whether rows are few.
     """
     few = FEW_STEPS * paper.batch_size > paper.epochs * rows and kind in ("classify", "multilabel", "regress")
     size = batch_size or (FEW_BATCH if few else paper.batch_size)

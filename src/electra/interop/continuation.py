@@ -171,8 +171,8 @@ def _sum_of(tensors: Tensors) -> str:
 
 
 def continued(config: Config, *, gentler: int = GENTLER) -> Config:
-    """The config of a model's pre-training as it is for going on: `gentler` times lower in rate, and from its first
-    step on as it was at the end, but for copies, which keep to the last part: the text comes first."""
+    """The config for going on with a model's pre-training: a learning rate `gentler` times lower; masking, generator,
+    lengths and batch size as at its end. Altered copies still come in the last part only, after the text itself."""
     return replace(
         config,
         optim=replace(

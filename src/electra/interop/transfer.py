@@ -62,8 +62,8 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, *, length: int, split_sp
 
 
 def import_model(path: Path, out: Path, *, generator: Path | None = None) -> Pair:
-    """Make a run folder, at step 0, of a transformers folder, of a discriminator's and its generator's, or of a
-    TensorFlow checkpoint of google-research/electra.
+    """Make a run folder, at step 0, from a transformers folder, from two (a discriminator's and its generator's), or
+    from a TensorFlow checkpoint of google-research/electra.
 
     What they lack stays absent: nothing is filled with random numbers.
     """

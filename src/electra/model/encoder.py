@@ -58,7 +58,7 @@ def generator_shape(model: ModelConfig, generator: GeneratorConfig) -> Shape:
 class Encoder(nn.Module):
     """Transformer layers over embeddings, with a projection in front where the sizes differ.
 
-    `recompute` saves the layers' inputs only and runs each layer once more in the backward.
+    `recompute` saves the layers' inputs only and runs each layer once more in the backward pass.
     """
 
     def __init__(

@@ -8,8 +8,8 @@ towers that see everything but the token itself, so that a token was sampled wit
 
 and the exponent on the right is the logit of the loss; it is least where exp(-E) is the text's probability.
 As in the released code, q reads the original sequence (its towers are run once) and gives the probability of the tokens
-that the discriminator reads, which is a constant to the discriminator, and a sample that happens to be the original is
-still a sample. Unlike there, [CLS] and [SEP] are not scored: they are never sampled, so the odds above would be wrong,
+that the discriminator reads; no gradient flows through it. A sample that happens to be the original token counts as
+replaced. Unlike there, [CLS] and [SEP] are not scored: they are never sampled, so the odds above would be wrong,
 and q is not trained on them either. Both losses are means over the tokens that could be chosen.
 
 Shapes: B sequences, L length, M masked positions, V vocabulary, D width, R = B·L, C rows of a chunk.
@@ -121,7 +121,7 @@ class Electric:
         return Noised(samples, corrupted_ids_BL, chosen_BL, cloze_BL, logits_BL)
 
     def _log_q(self, model: Electra, states_BLD: Tensor, *ids_BL: Tensor) -> Sequence[Tensor]:
-        """The towers' log-probabilities of each of the `ids`, in chunks of positions, recomputed in the backward."""
+        """The towers' log-probabilities of each of the `ids`, in chunks, recomputed in the backward pass."""
         assert model.generator_head is not None
         table_VE, bias_V = pad_vocabulary(model.generator_embeddings.token.weight, model.generator_head.bias)
         states_RD = states_BLD.flatten(0, 1)

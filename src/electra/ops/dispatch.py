@@ -68,7 +68,7 @@ STACK_PARTS = frozenset({"attention", "add_dropout_norm", "linear_gelu"})
 ROTARY_OPS = ("attention", "encoder_stack")
 """Ops that turn queries and keys by their positions."""
 COPY_LOGIT_BYTES = 2**31
-"""Of logits that `copy_cross_entropy` may save for the backward: some 35,000 tokens in bf16 over 30,522 entries."""
+"""Of logits that `copy_cross_entropy` may save for its backward pass: 35,000 tokens in bf16 over 30,522 entries."""
 
 
 def select(
@@ -254,7 +254,7 @@ def is_fused(encoder: EncoderSizes, kernels: Kernels, *, device: torch.device, d
 
 
 def saved_activations(encoder: EncoderSizes, kernels: Kernels, *, device: torch.device, dtype: torch.dtype) -> int:
-    """About how many activations of a token an encoder saves for the backward."""
+    """About how many activations of a token an encoder saves for the backward pass."""
     # Input, queries, keys, values, their mixture, two sums and the norm between; before and after the GELU.
     numbers = 8 * encoder.width + 2 * encoder.ffn
     # The C++ saves probabilities of attention too, the reference also a mask and their product.

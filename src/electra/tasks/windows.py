@@ -48,9 +48,9 @@ def cut_windows(
 ) -> Windows:
     """Windows of at most `length` tokens that start `stride` context tokens apart.
 
-    With `targets`, every window gets start and end token of the question's first answer, 0 and 0 where the window
-    does not hold it whole, and whether the question (not the window) is unanswerable; questions whose answer
-    cannot be placed are left out, an unlabelled question is refused. `where` names the file in errors.
+    With `targets`, every window gets start and end token of the question's first answer (0 and 0 where the window
+    does not hold it whole), and whether the question, not the window, is unanswerable. Questions whose answer
+    cannot be placed are left out; an unlabelled question is refused. `where` names the file in errors.
     """
     if length - 3 - max_question < 1:
         raise ConfigError("length", f"{length} leaves no tokens for a passage after {max_question} tokens of question")

@@ -41,7 +41,7 @@ class Execution:
     recompute: bool
     micro_batch: int
     saved_bytes: int
-    """Activations that a forward pass saves for the backward, about, where nothing is recomputed."""
+    """Activations that a forward pass saves for the backward pass, about, where nothing is recomputed."""
     sharded: bool = False
     """Over the processes, by FSDP2."""
     unit: Unit = "layer"
@@ -162,7 +162,7 @@ def rows_at_once(train: TrainConfig, data: DataConfig, rows: int) -> int:
 
 
 def pays_to_recompute(train: TrainConfig, device: torch.device, *, saved_bytes: int) -> bool:
-    """Whether layers run once more in the backward; auto: where saved activations would fill over half of a GPU."""
+    """Whether layers run once more in the backward pass; auto: where activations would fill over half of a GPU."""
     if train.recompute != "auto" or device.type != "cuda":
         return train.recompute == "on"
     return saved_bytes > torch.cuda.get_device_properties(device).total_memory / 2

@@ -16,7 +16,7 @@ from electra.train.execution import Execution
 STATE_BYTES = 16  # of a parameter in training: weight, gradient and two averages in fp32
 GATHERED_BYTES = 4  # more where it is sharded: FSDP2 has the rows of a process in storage of its own
 SPARE_SHARE = 0.8  # of the free memory: the estimate of a step is none to the byte
-GRADIENTS = 2  # the backward has gradients as large as what a layer saved, and frees late
+GRADIENTS = 2  # the backward pass has gradients as large as what a layer saved, and frees late
 SMALLER_MODEL = "make model.width, model.ffn, model.layers or the vocabulary smaller"
 
 

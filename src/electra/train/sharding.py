@@ -3,7 +3,7 @@
 Sharded are the tables and the matrices of the layers, by rows: process 0 has the first ones. Norms and heads, about a
 hundredth of the weights of `base`, stay whole everywhere, in fp32 or in compute precision as without sharding. Layers
 are gathered one at a time, forward and backward; everything else, the table that generator and discriminator share
-included, from the beginning of a forward to the end of its backward.
+included, from the beginning of a forward pass to the end of its backward pass.
 
 The step is the one of `electra.train.step`: flat buffers hold what this process keeps, AdamW runs over them as ever,
 and only three things speak to the others: gathering weights, summing gradients into the rows of their owners, and one

@@ -61,7 +61,7 @@ class _AddDropoutNorm(torch.autograd.Function):
 
 
 def _forward(inputs: tuple[Tensor, ...], drop: Dropout, *, save: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The norm and, for the backward, the sum under it with each row's mean and inverse standard deviation."""
+    """The norm and, for the backward pass, the sum under it with each row's mean and inverse standard deviation."""
     x_BLD, *rest = (tensor.contiguous() for tensor in inputs)
     assert x_BLD.dtype == rest[0].dtype == rest[1].dtype
     assert rest[2].dtype == rest[3].dtype == torch.float32, "the C++ reads the norm's weights as fp32"

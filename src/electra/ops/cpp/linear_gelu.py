@@ -1,4 +1,4 @@
-"""A product by the library, then its bias and the GELU in one pass, with the bias gradient summed in the backward.
+"""A product by the library, then its bias and the GELU in one pass, with the bias gradient summed in its backward pass.
 
 To 2e-7 in fp32; in bf16 by the polynomials that `triton/gelu_mlp.py` has too.
 """
@@ -17,7 +17,7 @@ from electra.ops.reference.linear_gelu import linear_gelu as reference_linear_ge
 
 
 def linear_gelu(x: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:
-    if not torch.is_grad_enabled():  # what this gains in fp32 it gains in the backward
+    if not torch.is_grad_enabled():  # what this gains in fp32 it gains in the backward pass
         return reference_linear_gelu(x, weight_FD, bias_F)
     y: Tensor = _BiasGelu.apply(F.linear(x, weight_FD), bias_F)  # type: ignore[no-untyped-call]
     return y
