@@ -23,10 +23,8 @@ import click
 from electra.bench.start import start
 from electra.checkpoint import store
 from electra.errors import DataError, Resumable
-from electra.fsio import json_bytes
-from electra.manifest import FileSum, commit_files
 from electra.shards.dataset import open_data
-from electra.shards.format import MANIFEST, TRAIN, read_manifest
+from electra.shards.format import TRAIN, read_manifest, write_manifest
 from electra.train.metrics_file import FILE, read_lines
 
 PARTS = ("tokens", "sentences", "documents")
@@ -87,8 +85,7 @@ def enlarge(data: Path, out: Path, most: int) -> int:
         split["shards"].append({**shard, "name": name})
         for count in ("tokens", "sentences", "documents"):
             split[count] += shard[count]
-    sums = {file["path"]: FileSum(file["bytes"], file["sha256"]) for file in manifest["files"]}
-    commit_files(out, {MANIFEST: json_bytes(manifest)}, others=sums)
+    write_manifest(out, manifest)
     return size
 
 

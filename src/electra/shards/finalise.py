@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from electra.errors import DataError
-from electra.fsio import commit_dir, json_bytes
+from electra.fsio import commit_dir
 from electra.manifest import FILE as SUMS
-from electra.manifest import FileSum, commit_files, sums_below
+from electra.manifest import sums_below
 from electra.progress import progress
 from electra.shards.dedup import Choice, choose
-from electra.shards.format import HELD_OUT, MANIFEST, NAME, SPLITS, TOKENIZER, TRAIN, VERSION
+from electra.shards.format import HELD_OUT, NAME, SPLITS, TOKENIZER, TRAIN, VERSION, write_manifest
 from electra.shards.held_out import choose_held_out, divide
 from electra.shards.units import Header, Unit, read_header, read_keys, read_unit
 from electra.shards.writer import SplitWriter
@@ -74,8 +74,7 @@ def finalise(
     with commit_dir(folder / TOKENIZER) as aside:
         tokenizer.save(aside)
     manifest = _manifest(folder, headers, choice, writers, split=split, tokenizer=tokenizer, about=about)
-    sums = {file["path"]: FileSum(file["bytes"], file["sha256"]) for file in manifest["files"]}
-    commit_files(folder, {MANIFEST: json_bytes(manifest)}, others=sums)
+    write_manifest(folder, manifest)
     return manifest
 
 

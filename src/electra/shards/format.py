@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from electra.errors import DataError
-from electra.fsio import read_object, safe_join
-from electra.manifest import FileSum, Manifest
+from electra.fsio import json_bytes, read_object, safe_join
+from electra.manifest import FileSum, Manifest, commit_files
 from electra.manifest import read_manifest as read_sums
 from electra.records import read_record
 
@@ -160,5 +160,13 @@ def sums_of(folder: Path, manifest: dict[str, Any]) -> Manifest:
     sums = read_sums(folder, error=DataError, fix=_AGAIN)
     if sums is not None:
         return sums
-    files = {file["path"]: FileSum(file["bytes"], file["sha256"]) for file in manifest["files"]}
-    return Manifest(folder=folder, files=files, error=DataError, fix=_AGAIN)
+    return Manifest(folder=folder, files=_listed(manifest), error=DataError, fix=_AGAIN)
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Finish a folder whose other files are there: data.json, and the sums of all."""
+    commit_files(folder, {MANIFEST: json_bytes(manifest)}, others=_listed(manifest))
+
+
+def _listed(manifest: dict[str, Any]) -> dict[str, FileSum]:
+    return {file["path"]: FileSum(file["bytes"], file["sha256"]) for file in manifest["files"]}
