@@ -42,8 +42,6 @@ def command(
 
     A text longer than the model reads becomes windows that overlap by half; its vector is the mean of theirs.
     """
-    if bool(texts) == (source is not None):
-        raise click.UsageError("give either a TEXT or --input FILE, where - is standard input")
     from electra.inference.vector_files import json_lines, require_format, write_vectors
 
     if out is not None:

@@ -115,6 +115,8 @@ def text_chunks(source: str | None, column: str | None, texts: tuple[str, ...]) 
     from electra.tasks.table_rows import FORMATS
     from electra.tasks.tables import read_texts
 
+    if bool(texts) == (source is not None):
+        raise click.UsageError("give either a TEXT or --input FILE, where - is standard input")
     if column is not None and (source is None or plain_suffix(Path(source)) not in FORMATS):
         raise ConfigError("--text", "there are no columns to choose from", fix=f"use one of {' '.join(FORMATS)}")
     if source is None:

@@ -45,8 +45,6 @@ def command(
     the others. Compare texts of one length, or score / count. An electric model gives it in one forward pass, up to a
     constant that training keeps near 0; a masked language model needs one a token.
     """
-    if bool(texts) == (source is not None):
-        raise click.UsageError("give either a TEXT or --input FILE, where - is standard input")
     chunks = text_chunks(source, column, texts)
     from electra.inference.likelihood import check, on_device, score
     from electra.interop.models import load_model
