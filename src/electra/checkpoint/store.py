@@ -107,6 +107,13 @@ def latest(run: Path) -> Path | None:
     return None
 
 
+def require_latest(run: Path) -> Path:
+    """`latest`, refused where there is none."""
+    if (found := latest(run)) is None:
+        raise CheckpointError(run, "has no whole checkpoint yet", fix="train it first")
+    return found
+
+
 def latest_for_training(run: Path) -> Path | None:
     """The checkpoint to go on from, with damaged later ones put out of the way; refused where all are damaged."""
     found = latest(run)

@@ -203,10 +203,8 @@ def _read(model: Path, generator: Path | None) -> tuple[Config, Tensors, Tokeniz
         return pair.config, pair.tensors, pair.tokenizer
     if generator is not None:
         raise ConfigError("--generator", f"{model} is a run and has its own generator", fix="leave it out")
-    last = store.latest(model)
-    if last is None:
-        raise CheckpointError(model, "has no whole checkpoint yet", fix="train it first")
-    return load(file=model / CONFIG), store.read_weights(last), Tokenizer.load(model / TOKENIZER)
+    weights = store.read_weights(store.require_latest(model))
+    return load(file=model / CONFIG), weights, Tokenizer.load(model / TOKENIZER)
 
 
 def _complete(config: Config, tensors: Tensors, where: Path) -> tuple[Tensors, list[str]]:

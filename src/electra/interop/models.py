@@ -110,10 +110,7 @@ def read_source(path: Path, *, part: Part = "discriminator") -> Source:
         store.verify(path)
         source = _from_checkpoint(path.resolve(), run, part)
     elif (path / "config.toml").is_file():
-        checkpoint = store.latest(path)
-        if checkpoint is None:
-            raise CheckpointError(path, "has no whole checkpoint yet", fix="train it first")
-        source = _from_checkpoint(checkpoint, path, part)
+        source = _from_checkpoint(store.require_latest(path), path, part)
     elif huggingface.is_folder(path):
         _verify_export(path)
         weights = huggingface.read_folder(path)

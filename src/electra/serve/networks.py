@@ -91,9 +91,7 @@ def load_networks(path: Path, *, generator: Path | None = None) -> Networks:
         tuned = predict.on_device(load_finetuned(path))
         encoder = encode.on_device(embedder(tuned))
         return Networks(name=path.resolve().name, encoder=encoder, finetuned=tuned)
-    checkpoint = store.latest(path) if is_run(path) else path
-    if checkpoint is None:
-        raise CheckpointError(path, "has no whole checkpoint yet", fix="train it first")
+    checkpoint = store.require_latest(path) if is_run(path) else path
     model = likelihood.on_device(load_model(checkpoint))
     second = _generator(checkpoint, model) if generator is None else load_model(generator, part="generator")
     if second is not None:
