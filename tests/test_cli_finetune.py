@@ -237,17 +237,21 @@ def test_models_and_results_that_are_not_there(tables: Path, tmp_path: Path) -> 
     assert electra("evaluate", tmp_path).exit_code == 4
 
 
-def test_earlier_results_survive_a_bad_file(model: Path, data: Path, tmp_path: Path) -> None:
-    """A task whose file is broken stops the suite; what was done before is there, and goes on when it is mended."""
-    task_files.cola(tmp_path / "glue")
+def test_a_file_that_is_missing_or_broken_is_named_before_any_task_is_trained(model: Path, tmp_path: Path) -> None:
     task_files.rte(tmp_path / "glue")
+    task_files.cola(tmp_path / "glue")
     bad = tmp_path / "glue" / "RTE" / "dev.tsv"
     text = bad.read_text()
     bad.write_text(text + "8\ttoo few\n")
     arguments = ("glue", "--model", model, "--data", tmp_path / "glue", "--out", tmp_path / "out", *FAST)
+    for tasks in ((), ("--tasks", "cola,rte"), ("--tasks", "rte,cola")):
+        failed = electra(*arguments, *tasks)
+        assert failed.exit_code == 4 and "dev.tsv: line 10 has 2 of the 4 fields that RTE needs" in failed.stderr
+    bad.unlink()
     failed = electra(*arguments)
-    assert failed.exit_code == 4 and "dev.tsv: line 10 has 2 of the 4 fields that RTE needs" in failed.stderr
-    assert list(results(tmp_path / "out")) == ["cola"]
+    assert failed.exit_code == 4 and "RTE has no dev file" in failed.stderr and f"with {bad})" in failed.stderr
+    assert not (tmp_path / "out").exists()
+    done(*arguments, "--tasks", "cola")
     bad.write_text(text)
     assert "CoLA: 1 seed already there" in done(*arguments).stderr
     assert list(results(tmp_path / "out")) == ["cola", "rte"]

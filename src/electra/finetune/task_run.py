@@ -17,7 +17,7 @@ from electra.finetune.task_results import Suite, TaskResult
 from electra.fsio import require_writable
 from electra.interop.finetuned_folder import is_finetuned
 from electra.tasks.columns import Columns
-from electra.tasks.glue_files import find_tasks, has_split
+from electra.tasks.glue_files import find_tasks, has_split, read_glue, require_trainable
 from electra.tasks.glue_tasks import glue_task
 from electra.tasks.named_tasks import OWN, find_files, kind_of, load_task
 from electra.tasks.task import Task
@@ -102,6 +102,7 @@ def finetune_glue(
         chosen.sort(key=lambda task: task.name != "mnli")
     base = _load(model, options)
     suite = Suite()
+    _require_whole(chosen, data)
     for task in chosen:
         start = _after_mnli(base, out / "mnli") if mnli_init and task.name in FROM_MNLI else base
         config = adjust(settings_for(start, task.name, kind=task.kind), file=options.file, overrides=options.settings)
@@ -129,6 +130,16 @@ def _glue_tasks(data: Path, names: Sequence[str]) -> list[Task]:
     if not found:
         raise DataError(data, "holds no GLUE task", fix="give the folder that holds CoLA, RTE, ...")
     return found
+
+
+def _require_whole(tasks: Sequence[Task], data: Path) -> None:
+    """Refuse a missing or damaged file of any task now: the last one's turn may come hours later."""
+    for task in tasks:
+        require_trainable(task, data)
+    for task in tasks[1:]:  # the first one's are read next
+        for split in (*task.splits, *task.tests):
+            if has_split(task, data, split):
+                read_glue(task, data, split)
 
 
 def _after_mnli(base: Pretrained, folder: Path) -> Pretrained:

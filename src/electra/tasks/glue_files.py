@@ -72,6 +72,14 @@ def has_split(task: Task, folder: Path, split: str) -> bool:
     return _find(task, folder, split) is not None
 
 
+def require_trainable(task: Task, folder: Path) -> None:
+    """Refuse a GLUE folder without the rows to train this task on, or without those to score it by."""
+    for split in ("train", "dev"):
+        if not has_split(task, folder, split):
+            fix = f"give the folder that holds the GLUE tasks, with {_expected(task, folder, split)}"
+            raise DataError(folder, f"{task.title} has no {split} file", fix=fix)
+
+
 def read_glue(task: Task, folder: Path, split: str) -> list[Example]:
     """The rows of a split, in file order; `folder` holds the tasks' folders, or is the task's own."""
     if split not in (*task.splits, *task.tests):
@@ -79,8 +87,8 @@ def read_glue(task: Task, folder: Path, split: str) -> list[Example]:
         raise ConfigError("split", f"{task.title} has no split '{split}'; it has {known}")
     path = _find(task, folder, split)
     if path is None:
-        expected = (_folders(task, folder) or [folder / task.title])[0] / _names(task, split)[0]
-        raise DataError(expected, "no such file", fix=f"put the {task.title} files of GLUE there")
+        fix = f"put the {task.title} files of GLUE there"
+        raise DataError(_expected(task, folder, split), "no such file", fix=fix)
     columns = _COLUMNS[task.name]
     if split in task.tests:
         columns = _TEST_COLUMNS.get(task.name, columns)
@@ -91,6 +99,11 @@ def read_glue(task: Task, folder: Path, split: str) -> list[Example]:
     if not examples:
         raise DataError(path, "holds no rows", fix="fetch it again")
     return examples
+
+
+def _expected(task: Task, folder: Path, split: str) -> Path:
+    """Where a split of the task belongs."""
+    return (_folders(task, folder) or [folder / task.title])[0] / _names(task, split)[0]
 
 
 def _rows(path: Path, *, header: bool) -> tuple[list[str], list[_Row]]:

@@ -18,7 +18,7 @@ from electra.tasks.columns import Columns
 from electra.tasks.conll import chunk_tags, is_chunked, read_conll, scheme_of, tags_of, to_scheme
 from electra.tasks.details import Details, sequence_details, tag_details
 from electra.tasks.features import encode_sequences, encode_words, join_words, swapped
-from electra.tasks.glue_files import has_split, read_glue
+from electra.tasks.glue_files import has_split, read_glue, require_trainable
 from electra.tasks.glue_tasks import TASKS
 from electra.tasks.hold_out import hold_out, hold_out_examples
 from electra.tasks.rows import Example, Features, HeadOutputs, Kind, Question, Sentence
@@ -80,11 +80,9 @@ class TaskData:
 def load_glue(task: Task, folder: Path, *, tokenizer: Tokenizer, config: FinetuneConfig) -> TaskData:
     """A GLUE task from the standard folders, with its test sets where they are there."""
     encode = sequence_encoder(task, tokenizer=tokenizer, length=config.length)
+    require_trainable(task, folder)
     examples = {split: read_glue(task, folder, split) for split in task.splits if has_split(task, folder, split)}
-    train = examples.get("train")
-    if train is None or "dev" not in examples:
-        missing = "train" if train is None else "dev"
-        raise DataError(folder, f"{task.title} has no {missing} file", fix="give the folder that holds the GLUE tasks")
+    train = examples["train"]
     splits = {split: sequence_split(task, rows, encode=encode) for split, rows in examples.items() if split != "train"}
     tests: dict[str, tuple[Task, str]] = {}
     for other in (one for one in TASKS.values() if task.name in (one.name, one.model_of)):
