@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import os
@@ -110,6 +111,22 @@ def test_columns(tmp_path: Path) -> None:
         said = rows(run("--model", tmp_path / "m", "--input", tmp_path / f"in.{kind}", *options))
         alike(said, of_table(wanted, "labels", columns))
     alike(rows(run("--model", tmp_path / "m", "--input", "-", given="\n".join("\t".join(p) for p in pairs))), wanted)
+
+
+def test_answers_of_several_models_stand_side_by_side(tmp_path: Path) -> None:
+    """A table keeps its columns, those that an earlier model added among them."""
+    labels = loaded(tmp_path / "m", "classify").about.labels
+    (tmp_path / "0.csv").write_text(f"review,probability_{labels[0]}\nthe dog,7\n")
+    for step in range(3):
+        names = ("--input", tmp_path / f"{step}.csv", "--out", tmp_path / f"{step + 1}.csv", "--text", "review")
+        assert run("--model", tmp_path / "m", *names).exit_code == 0
+    once, last = (next(csv.DictReader((tmp_path / f"{step}.csv").read_text().splitlines())) for step in (1, 3))
+    assert list(last)[: len(once)] == list(once) and {name: last[name] for name in once} == once
+    assert once[f"probability_{labels[0]}"] == "7" and float(once[f"model_probability_{labels[0]}"]) < 1
+    for ahead in ("model_", "model_model_"):
+        assert last[f"{ahead}prediction"] == once["prediction"]
+        assert last[f"{ahead}model_probability_{labels[0]}"] == once[f"model_probability_{labels[0]}"]
+        assert last[f"{ahead}probability_{labels[1]}"] == once[f"probability_{labels[1]}"]
 
 
 def test_defect_null_is_predicted_as_an_empty_cell_is(tmp_path: Path) -> None:

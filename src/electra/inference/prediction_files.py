@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,7 +57,7 @@ def table_row(values: Mapping[str, Any], prediction: Prediction, about: About) -
     answer = _ANSWERS[about.kind]
     added = {PREDICTION: prediction[answer]}
     added |= {name: value for name, value in prediction.items() if name not in ("id", "words", answer)}
-    return {**values, **{f"model_{name}" if name in values else name: value for name, value in added.items()}}
+    return {**values, **{_free(name, values): value for name, value in added.items()}}
 
 
 def flat_cells(row: Cells, about: About, *, names: Sequence[str] | None) -> list[Cells]:
@@ -70,12 +70,18 @@ def flat_cells(row: Cells, about: About, *, names: Sequence[str] | None) -> list
         if name in cells:
             continue
         if isinstance(value, dict):
-            prefix = "" if names is None else "probability_"
-            cells |= {f"{prefix}{label}": share for label, share in value.items()}
+            cells |= {label if names is None else _free(f"probability_{label}", names): p for label, p in value.items()}
         elif name != "n_best" and not (names is not None and name.endswith(PROBABILITIES)):
             separator = " " if about.kind == "tag" else about.columns.get("separator", ",")
             cells[name] = separator.join(map(str, value)) if isinstance(value, list) else value
     return [cells]
+
+
+def _free(name: str, taken: Container[str]) -> str:
+    """The name, with as many `model_` in front as it takes to be none of the table's own."""
+    while name in taken:
+        name = f"model_{name}"
+    return name
 
 
 def lines_of(rows: Sequence[Cells], form: Form, *, header: bool) -> Iterator[str]:
