@@ -9,7 +9,7 @@ from typing import Any
 
 from electra.errors import DataError
 from electra.fsio import read_json, write_json
-from electra.progress import say
+from electra.progress import counted, say
 from electra.tasks.rows import Question
 
 MAX_BYTES = 256 << 20
@@ -57,7 +57,8 @@ def read_squad(path: Path) -> list[Question]:
     if not questions:
         raise DataError(path, "has no questions")
     if moved:
-        say(f"{path}: {len(moved)} answers are not at their answer_start and were looked up, first '{moved[0]}'")
+        looked_up = f"{counted(len(moved), 'answer')} not at answer_start, so looked up in the passage"
+        say(f"{path}: {looked_up}; first '{moved[0]}'")
     return questions
 
 
