@@ -303,11 +303,17 @@ def test_defect_choices_that_do_not_exist_are_refused(run: api.Run, place: Path)
 
 def test_missing_cells_are_named_by_their_row(run: api.Run, tuned: api.FinetuneResult) -> None:
     model, classifier = electra.load(run.path), electra.load(tuned.path)
+    table = pytest.importorskip("pandas").DataFrame({"text": ["a"]})
     cases: list[tuple[Any, Any, str]] = [
         (classifier.predict, [float("nan")], "row 1: nan is not a text"),
         (classifier.predict, ["a", None], "row 2: None is not a text"),
         (classifier.predict, [("a", None)], "row 1: None is not a text"),
         (classifier.predict, None, "rows: None is not a text"),
+        (classifier.predict, [{"text": "a"}], r"row 1: .'text': 'a'. is not a text \(give its texts, such as"),
+        (classifier.predict, {"text": ["a"]}, "rows: .* is not a text"),
+        (classifier.predict, ["a", {"b", "c"}], "row 2: .* is not a text"),
+        (classifier.predict, table, "rows: .* is not a text"),
+        (model.encode, {"a": "b"}, "texts: .* is not a text"),
         (
             classifier.predict,
             ["a", ("b", "c")],
@@ -354,11 +360,12 @@ def test_one_held_out_file_needs_no_list(place: Path, tmp_path: Path) -> None:
         ("strip_accents", 1, "--strip-accents: 1 is not true or false"),
         ("split_sentences", None, "--split-sentences: None is not true or false"),
         ("held_out", None, "held_out: None is not a path .give a path, or a list of paths"),
+        ("out", 3, "out: 3 is not a path .give a text or a pathlib.Path"),
     ],
 )
 def test_what_prepare_cannot_take_is_named(place: Path, tmp_path: Path, key: str, value: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        electra.prepare(place / "corpus.txt", out=tmp_path / "data", **{key: value})
+        electra.prepare(place / "corpus.txt", **({"out": tmp_path / "data"} | {key: value}))
     assert not (tmp_path / "data").exists()
 
 

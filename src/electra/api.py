@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
-from electra.api_model import Device, Model, Part, PathLike, export
+from electra.api_model import Device, Model, Part, PathLike, export, path_of, path_or_none
 from electra.api_results import Evaluation, Exported, FinetuneResult, PreparedData, Results, Run
 from electra.errors import ConfigError
 from electra.inference.results import (
@@ -113,9 +113,9 @@ def prepare(
     )
     result = build(
         _names(sources, key="sources"),
-        out=Path(out),
+        out=path_of(out, key="out"),
         options=options,
-        vocab=None if vocab is None else bundled_folder(Path(vocab)),
+        vocab=None if vocab is None else bundled_folder(path_of(vocab, key="vocab")),
         held_out=_names(held_out, key="held_out"),
         workers=workers,
         worker=None,
@@ -161,17 +161,18 @@ def pretrain(
     from electra.pretrain import pretrain as train
     from electra.train.parallel import is_leader
 
+    folder = path_of(out, key="out")
     loaded, start = config_of_run(
-        Path(out),
-        model=None if model is None else Path(model),
-        generator=None if generator is None else Path(generator),
+        folder,
+        model=path_or_none(model, key="model"),
+        generator=path_or_none(generator, key="generator"),
         preset=preset,
-        file=None if config is None else Path(config),
+        file=path_or_none(config, key="config"),
         overrides=_overrides(settings),
     )
     if is_leader():
         warn_of_unread(loaded)
-    return _run(train(loaded, data=Path(data), out=Path(out), start=start))
+    return _run(train(loaded, data=path_of(data, key="data"), out=folder, start=start))
 
 
 def resume(run: PathLike, *, data: PathLike | None = None, settings: Settings = ()) -> Run:
@@ -183,9 +184,9 @@ def resume(run: PathLike, *, data: PathLike | None = None, settings: Settings = 
     from electra.checkpoint.lengthening import config_to_resume, data_of
     from electra.pretrain import pretrain as train
 
-    config = config_to_resume(Path(run), _overrides(settings))
-    place = data_of(Path(run)) if data is None else Path(data)
-    return _run(train(config, data=place, out=Path(run), lengthen=True))
+    folder = path_of(run, key="run")
+    config = config_to_resume(folder, _overrides(settings))
+    return _run(train(config, data=path_or_none(data, key="data") or data_of(folder), out=folder, lengthen=True))
 
 
 def _run(path: Path) -> Run:
@@ -232,24 +233,25 @@ def finetune(
 
     if seeds < 1 or together < 0:
         raise ConfigError("seeds and together", f"{seeds} and {together} are too few", fix="at least 1 and 0")
+    folder = path_of(out, key="out")
     result = finetune_task(
         task,
-        model=None if model is None else Path(model),
-        out=Path(out),
-        data=None if data is None else Path(data),
-        train=None if train is None else Path(train),
-        dev=None if dev is None else Path(dev),
+        model=path_or_none(model, key="model"),
+        out=folder,
+        data=path_or_none(data, key="data"),
+        train=path_or_none(train, key="train"),
+        dev=path_or_none(dev, key="dev"),
         columns=Columns(text=text, pair=pair, label=label, negative=negative, separator=separator),
         title=name,
         options=Options(
             seeds=seeds,
             together=together,
             untrained=untrained,
-            file=None if config is None else Path(config),
+            file=path_or_none(config, key="config"),
             settings=_overrides(settings),
         ),
     )
-    return FinetuneResult(path=Path(out), result=result)
+    return FinetuneResult(path=folder, result=result)
 
 
 @overload
@@ -283,7 +285,8 @@ def evaluate(
 
     if given := [name for name, column in (("text", text), ("pair", pair), ("label", label)) if column is not None]:
         raise ConfigError(given[0], "names a column, and there is no file", fix="give file too")
-    return Results(path=Path(model), suite=results_of(Path(model)))
+    folder = path_of(model, key="model")
+    return Results(path=folder, suite=results_of(folder))
 
 
 def predict(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal, get_args
 
 from electra.api_results import Evaluation, Exported
@@ -40,7 +40,7 @@ class Model:
 
         _require_choice("part", part, get_args(Part))
         _require_choice("device", device, get_args(Device))
-        self.path, self.part, self.device = Path(path), part, device
+        self.path, self.part, self.device = path_of(path, key="model"), part, device
         self._finetuned: FinetunedModel | None = None
         self._pretrained: Loaded | None = None
         if is_finetuned(self.path):
@@ -75,7 +75,7 @@ class Model:
         """One prediction a row of a file; `text`, `pair` and `id` name its columns, otherwise those of fine-tuning."""
         from electra.inference.input_rows import rows_of_file
 
-        found = rows_of_file(Path(path), self._for_prediction.about, text=text, pair=pair, id=id)
+        found = rows_of_file(path_of(path, key="path"), self._for_prediction.about, text=text, pair=pair, id=id)
         return self.predict(found.rows, batch_size=batch_size)
 
     def evaluate(
@@ -86,7 +86,8 @@ class Model:
         from electra.tasks.columns import Columns
 
         columns = Columns(text=text, pair=pair, label=label)
-        return Evaluation(path=Path(file), values=evaluate_file(self._for_prediction, Path(file), columns=columns))
+        path = path_of(file, key="file")
+        return Evaluation(path=path, values=evaluate_file(self._for_prediction, path, columns=columns))
 
     def detect(self, text: str, *, threshold: float = 0.5) -> Detection:
         """The tokens of a text, each with the probability that it was replaced; flagged from `threshold` on."""
@@ -170,9 +171,22 @@ def export(
 
     for key, value, known in (("part", part, Part), ("format", format, Format), ("pooling", pooling, Pooling)):
         _require_choice(key, value, get_args(known))
-    made = write(Path(model), Path(out), part=part, form=format, int8=int8, pooling=pooling)
-    folders = {"path": Path(out), "source": made.path}
+    source, folder = path_of(model, key="model"), path_of(out, key="out")
+    made = write(source, folder, part=part, form=format, int8=int8, pooling=pooling)
+    folders = {"path": folder, "source": made.path}
     return Exported(**folders, architecture=made.architecture, parameters=made.parameters, notes=made.notes)
+
+
+def path_of(value: object, *, key: str) -> Path:
+    """The argument as a path; refused by its name where it is none."""
+    if not isinstance(value, str | PurePath):
+        raise ConfigError(key, f"{value!r} is not a path", fix="give a text or a pathlib.Path")
+    return Path(value)
+
+
+def path_or_none(value: object, *, key: str) -> Path | None:
+    """`path_of` an argument that may be left out."""
+    return None if value is None else path_of(value, key=key)
 
 
 def _require_choice(key: str, value: object, known: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import compress
@@ -14,7 +14,7 @@ from electra import hardware
 from electra.errors import ConfigError, DataError
 from electra.finetune.head_outputs import head_outputs
 from electra.finetune.model_folder import FinetunedModel
-from electra.inference.given_texts import require_text
+from electra.inference.given_texts import holds_texts, require_text
 from electra.inference.placement import placed
 from electra.inference.results import Prediction
 from electra.metrics.probabilities import sigmoid, softmax
@@ -57,7 +57,7 @@ def predict(loaded: FinetunedModel, rows: Sequence[Input], *, batch_size: int = 
       `null_odds`, the logit that there is no answer. Above the threshold of a model trained on unanswerable questions,
       `answer` is empty, `start` and `end` are None.
     """
-    if not isinstance(rows, Iterable):
+    if not holds_texts(rows):
         require_text(rows, where="rows")
     whole = [as_row(row, number, kind=loaded.about.kind) for number, row in enumerate(rows)]
     return list(predict_rows(loaded, whole, batch_size=batch_size))
@@ -88,8 +88,7 @@ def as_row(row: Input, number: int, *, kind: Kind) -> Example | Sentence | Quest
     if isinstance(row, Example | Sentence | Question):
         return row
     where = f"row {number + 1}"
-    texts = (row,) if isinstance(row, str) or not isinstance(row, Iterable) else tuple(row)
-    texts = tuple(require_text(text, where=where) for text in texts)
+    texts = tuple(require_text(text, where=where) for text in (row if holds_texts(row) else (row,)))
     if kind == "tag":
         return Sentence(id=str(number), words=tuple(row.split()) if isinstance(row, str) else texts)
     if kind == "span":
