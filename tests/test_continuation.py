@@ -21,6 +21,7 @@ from electra.interop.continuation import continue_from, continued
 from electra.interop.transfer import export_model
 from electra.pretrain import pretrain
 from electra.shards.dataset import open_data
+from electra.train.schedule import learning_rate
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +109,36 @@ def test_a_trained_model_goes_on_at_a_twentieth_of_its_rate(place: Path, tmp_pat
     done = continued(load("tiny", overrides=[*eased, "data.length=32", "train.batch_size=8"]))
     plain = load("tiny", overrides=["data.length=32", "train.batch_size=8"])
     assert done == replace(plain, optim=replace(plain.optim, lr=plain.optim.lr / 20, warmup_share=0.05))
+
+
+def test_steps_that_are_asked_for_are_taken_as_they_are(place: Path, tmp_path: Path) -> None:
+    """Of warm-up, evaluations and saves: nothing else limits them, unless that is asked for too."""
+    run, out = place / "run", tmp_path / "on"
+    asked = ["train.steps=100", "optim.warmup_steps=40", "checkpoint.every=2", "evaluate.every=10"]
+    config = continue_from(run, out, overrides=asked).config
+    rates = [learning_rate(step, optim=config.optim, total=100) / config.optim.lr for step in range(100)]
+    assert rates.index(max(rates)) == 40 and rates[20] == pytest.approx(0.5 * 0.8)
+    assert (config.checkpoint.every, config.checkpoint.seconds) == (2, 0.0)
+    assert (config.evaluate.every, config.evaluate.seconds) == (10, 0.0)
+    limits = ["optim.warmup_share=0.2", "checkpoint.seconds=3", "evaluate.seconds=4"]
+    config = continue_from(run, out, overrides=[*asked, *limits]).config
+    assert (config.optim.warmup(100), config.checkpoint.seconds, config.evaluate.seconds) == (20, 3.0, 4.0)
+    file = tmp_path / "limits.toml"
+    file.write_text("optim.warmup_share = 0.2\ncheckpoint.seconds = 3.0\n")
+    config = continue_from(run, out, file=file, overrides=asked).config
+    assert (config.optim.warmup(100), config.checkpoint.seconds) == (40, 0.0), "as beside a preset"
+
+
+def test_a_run_that_began_with_a_share_of_warm_up_goes_on_with_it(place: Path, tmp_path: Path) -> None:
+    """As runs did whose command names steps of warm-up, before those were exact; another warm-up is refused."""
+    out, asked = tmp_path / "on", ["train.steps=9", "optim.warmup_steps=4"]
+    start = continue_from(place / "run", out, overrides=asked)
+    former = replace(start.config, optim=replace(start.config.optim, warmup_share=0.1))
+    stop_at(4, former, data=place / "data", out=out, start=replace(start, config=former))
+    assert go_on(place, out, "run", "optim.warmup_share=1", *asked).exit_code == ConfigError.exit_code
+    done = go_on(place, out, "run", *asked)
+    assert done.exit_code == 0 and "resuming at step 4" in done.output, done.output
+    assert load(file=out / "config.toml") == former
 
 
 def test_a_model_that_went_on_itself_keeps_its_rate(place: Path, tmp_path: Path) -> None:

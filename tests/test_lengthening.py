@@ -13,6 +13,7 @@ import torch
 from click.testing import CliRunner, Result
 from tiny_runs import STEPS, make_data, metric_lines, small_config, stop_at, times, weights
 
+from electra.checkpoint import store
 from electra.checkpoint.folder import read_config, read_facts
 from electra.checkpoint.lengthening import config_to_resume, first_difference, noted_folder, with_goal
 from electra.cli import main
@@ -178,6 +179,24 @@ def test_a_longer_time_budget_has_more_steps() -> None:
 def test_where_two_schedules_part(optim: OptimConfig, first: int | None) -> None:
     assert first_difference(optim, 100, 200, until=100) == first
     assert first_difference(optim, 100, 200, until=1) is None
+
+
+def test_steps_that_are_asked_for_are_taken_as_they_are(tmp_path: Path, data: Path) -> None:
+    """Between saves and evaluations; the warm-up of a run that has begun stays what it is."""
+    limits = ("checkpoint.seconds=60", "evaluate.seconds=12", "optim.warmup_share=0.3")
+    run = tmp_path / "run"
+    stop_at(4, small_config(*limits), data=data, out=run)
+    begun = read_config(run)
+    config = config_to_resume(run, ["checkpoint.every=5", "evaluate.every=3", "optim.warmup_steps=4"])
+    assert (config.checkpoint.every, config.checkpoint.seconds) == (5, 0.0)
+    assert (config.evaluate.every, config.evaluate.seconds) == (3, 0.0)
+    assert config.optim == begun.optim
+    kept = config_to_resume(run, ["checkpoint.every=2", "checkpoint.seconds=30"]).checkpoint
+    assert (kept.every, kept.seconds) == (2, 30.0)
+    with pytest.raises(ConfigError, match=r"optim\.warmup_steps: is 4 in this run"):
+        config_to_resume(run, ["optim.warmup_steps=5"])
+    assert resume(run, "checkpoint.every=2", "checkpoint.keep=9").exit_code == 0
+    assert [store.step_of(path) for path in store.steps(run)] == [4, 6, 8, 10, 12]
 
 
 def test_a_dry_run_leaves_nothing_behind(tmp_path: Path, data: Path, whole: Path) -> None:

@@ -38,7 +38,7 @@ def config_to_resume(run: Path, overrides: Iterable[str]) -> Config:
     if not all((run / name).is_file() for name in (CONFIG, FACTS)):
         raise CheckpointError(run, "holds no run to resume", fix="give the --out of `electra pretrain`")
     begun = read_config(run)
-    config = adjust(begun, overrides=overrides)
+    config = adjust(begun, overrides=overrides, begun=True)
     for key, old, new in diff(begun, config):
         if key not in (*MAY_CHANGE, *LENGTHENS):
             listed = ", ".join((*LENGTHENS, *MAY_CHANGE))

@@ -44,9 +44,17 @@ def load(preset: str | None = None, *, file: Path | None = None, overrides: Iter
     return config
 
 
-def adjust(config: Root, *, file: Path | None = None, overrides: Iterable[str] = ()) -> Root:
-    """`config` changed by a TOML file, changed by `key=value` overrides; checked as a whole."""
-    return change(config, given_keys(type(config), file=file, overrides=overrides))
+def adjust(config: Root, *, file: Path | None = None, overrides: Iterable[str] = (), begun: bool = False) -> Root:
+    """`config` changed by a TOML file, changed by `key=value` overrides; checked as a whole.
+
+    Where it is that of a run that has `begun`, its own `optim.warmup_steps`, given again, leave the warm-up as it is.
+    """
+    layers = [read_toml(file, type(config))] if file is not None else []
+    layers.append(parse_overrides(overrides, type(config)))
+    own, values = flatten(config) if begun else {}, dict[str, Any]()
+    for flat in layers:
+        values.update(_exact_steps(flat, own))
+    return change(config, values)
 
 
 def given_keys(root: Any, *, file: Path | None = None, overrides: Iterable[str] = ()) -> dict[str, Any]:
@@ -200,9 +208,12 @@ _WHERE_SET = {
 }
 
 
-def _exact_steps(flat: dict[str, Any]) -> dict[str, Any]:
+def _exact_steps(flat: dict[str, Any], begun: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Steps that someone asked for are taken as they are; so are those of runs before there was another limit."""
-    return {**dict(limit for key, limit in _WHERE_SET.items() if key in flat), **flat}
+    asked, warmup = set(flat), "optim.warmup_steps"
+    if begun and flat.get(warmup) == begun.get(warmup):
+        asked.discard(warmup)  # a run may have begun with a share that limits them, and keeps it
+    return {**dict(limit for key, limit in _WHERE_SET.items() if key in asked), **flat}
 
 
 def _folder() -> Any:

@@ -132,7 +132,7 @@ def continue_from(
 
 def _of_begun(model: Path, out: Path, *, generator: Path | None, file: Path | None, overrides: Iterable[str]) -> Start:
     """What a run that has begun goes on with: its own; refused where it began with another model."""
-    config = adjust(load(file=out / CONFIG), file=file, overrides=overrides)
+    config = adjust(load(file=out / CONFIG), file=file, overrides=overrides, begun=True)
     start = Start(model=model, config=config, tensors={}, tokenizer=Tokenizer.load(out / TOKENIZER), begun=True)
     known = _from_of(out)
     if known.get("model") == _name_of(model):  # which may be gone, or have trained on
