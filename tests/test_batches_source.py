@@ -14,9 +14,12 @@ from tiny_runs import make_data, metric_lines, small_config, stop_at, weights
 from electra.batches.copies import with_copies
 from electra.batches.order import Cursor
 from electra.batches.source import Source, StepRows
+from electra.checkpoint import store
+from electra.checkpoint.lengthening import position_of
 from electra.config.load import load
 from electra.config.schema import Config, DataConfig, TrainConfig
 from electra.errors import ConfigError
+from electra.fsio import read_json, write_json
 from electra.model.cost import train_flops
 from electra.pretrain import pretrain
 from electra.report.reading import Run
@@ -33,7 +36,10 @@ def source(*, batch_size: int = 4) -> Source:
 
 def taken(made: Source, step: int, cursor: Cursor, count: int, *, short: int) -> list[tuple[np.ndarray, Cursor]]:
     batches = made.batches(
-        step, cursor, rows_at=lambda step: StepRows(step < short, made.last.batch_size, copies=False)
+        step,
+        cursor,
+        rows_at=lambda step: StepRows(step < short, made.last.batch_size, copies=False),
+        length=16 if 0 < step <= short else 32,
     )
     found = [(batch.rows.numpy(), batch.after) for _, batch in zip(range(count), batches, strict=False)]
     batches.close()
@@ -72,7 +78,10 @@ GROWS = TrainConfig(batch_start=2, batch_size=8, batch_share=0.6, steps=10)
 def grown(step: int, cursor: Cursor, count: int) -> list[tuple[np.ndarray, Cursor]]:
     made = source(batch_size=8)
     batches = made.batches(
-        step, cursor, rows_at=lambda step: StepRows(step < 4, batch_size(step, train=GROWS, elapsed_s=0), copies=False)
+        step,
+        cursor,
+        rows_at=lambda step: StepRows(step < 4, batch_size(step, train=GROWS, elapsed_s=0), copies=False),
+        length=16 if 0 < step <= 4 else 32,
     )
     found = [(batch.rows.numpy(), batch.after) for _, batch in zip(range(count), batches, strict=False)]
     batches.close()
@@ -197,6 +206,37 @@ def test_promise_04_resuming_at_the_change_is_bitwise(tmp_path: Path, data: Path
     stop_at(4, config, data=data, out=out)
     pretrain(config, data=data, out=out)
     assert weights(out) == weights(once) and metric_lines(out) == metric_lines(once)
+
+
+def test_by_the_clock_whole_sequences_begin_an_epoch_after_a_stop_too(tmp_path: Path, data: Path) -> None:
+    """A run of a minute, stopped while its sequences are short and resumed when they are whole by the clock."""
+    config = small_config(
+        "data.length_start=16", "data.length_share=0.5", "train.max_minutes=1", "train.steps=6", "checkpoint.every=1",
+        "checkpoint.keep=9",
+    )  # fmt: skip
+    out = tmp_path / "run"
+    stop_at(2, config, data=data, out=out)
+    write_json(out / "time.json", {"elapsed_s": 31.0})
+    pretrain(config, data=data, out=out)
+    states = [read_json(store.checkpoint_path(out, step) / "state.json") for step in (1, 2, 3, 6)]
+    assert [one["length"] for one in states] == [16, 16, 32, 32]
+    places = [tuple(one["cursor"].values()) for one in states]
+    assert places == [(0, 16), (0, 32), (1, 8), (1, 32)]
+
+
+def test_the_rows_before_a_stop_are_those_of_then() -> None:
+    """Of a checkpoint that says them, and of an older one, by its own clock or step."""
+    keys = ["data.length_start=64", "data.length_share=0.5"]
+    timed, stepped = (load("small", overrides=[*keys, more]) for more in ("train.max_minutes=1", "train.steps=10"))
+
+    def length(config: Config, **state: object) -> int:
+        cursor = {"epoch": 0, "offset": 5}
+        whole = {"step": 5, "cursor": cursor, "tokens": 0, "elapsed_s": 29.9, "total_steps": None, **state}
+        return position_of(whole, config, {}, where=Path("state.json")).length
+
+    assert [length(timed, length=size, elapsed_s=s) for size, s in ((64, 31.0), (128, 31.0))] == [64, 128]
+    assert [length(timed), length(timed, elapsed_s=30.1)] == [64, 0]
+    assert [length(stepped), length(stepped, step=6)] == [64, 0]
 
 
 def test_tokens_of_batches_that_followed_the_clock() -> None:

@@ -166,8 +166,9 @@ def test_what_is_written_can_be_read(tmp_path: Path) -> None:
 )
 def test_promise_20_a_value_of_the_wrong_type_is_named(change: dict[str, Any], reason: str) -> None:
     state = {"step": 3, "cursor": {"epoch": 0, "offset": 5}, "tokens": 7, "elapsed_s": 1.5, "total_steps": None}
+    state["length"] = 64
     assert read_record(Position, state | {"later": 1}, whole=True, where="f") == Position(
-        step=3, tokens=7.0, elapsed_s=1.5, cursor=Position().cursor.__class__(0, 5)
+        step=3, tokens=7.0, elapsed_s=1.5, cursor=Position().cursor.__class__(0, 5), length=64
     )
     with pytest.raises(CheckpointError, match=f"^state.json: {reason}"):
         read_record(Position, state | change, whole=True, where="state.json", error=CheckpointError)

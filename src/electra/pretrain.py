@@ -21,17 +21,15 @@ from electra.batches.order import Cursor
 from electra.batches.source import Source, StepRows
 from electra.checkpoint import folder, store
 from electra.checkpoint.folder import as_begun, held, note_execution, open_run, storage, verify_metrics
-from electra.checkpoint.lengthening import explain, lengthenings, noted_folder, with_goal
+from electra.checkpoint.lengthening import explain, lengthenings, noted_folder, position_of
 from electra.checkpoint.saver import Saver
 from electra.checkpoint.tensors import all_rows
 from electra.config.schema import Config
-from electra.errors import CheckpointError
 from electra.interop.continuation import Start
 from electra.model.cost import parameters
 from electra.model.electra import build_model
 from electra.objective.registry import Resources
 from electra.progress import say
-from electra.records import read_record
 from electra.shards.dataset import Prepared
 from electra.shards.verification import Background, trained_on_damaged
 from electra.tracking.telemetry import Telemetry, telemetry
@@ -240,7 +238,8 @@ class _Run:
     def _train(self, position: Position, stop: Stop) -> Position:
         """Train to the end of the stage or to a stop; the position reached in the run."""
         yardstick = Yardstick(flops_per_token=self.stage.flops_per_token, peak_flops=self.peak_flops)
-        with closing(self.source.batches(position.step, position.cursor, rows_at=self._rows_at)) as batches:
+        begin = partial(self.source.batches, position.step, position.cursor, length=position.length)
+        with closing(begin(rows_at=self._rows_at)) as batches:
             end = train(
                 self.stage.inside(position),
                 self._ticking(batches, position.step),
@@ -278,8 +277,8 @@ class _Run:
                 parameter.copy_(tensors["model"][name])
         if step == 0:  # imported: its weights, and a whole run before it
             return fresh, None
-        position = read_record(Position, state, whole=True, where=found / "state.json", error=CheckpointError)
-        return with_goal(position, self.config, folder.read_facts(self.out / folder.FACTS)), tensors
+        facts = folder.read_facts(self.out / folder.FACTS)
+        return position_of(state, self.config, facts, where=found / "state.json"), tensors
 
     def _note_execution(self, step: int) -> None:
         with storage(self.out):

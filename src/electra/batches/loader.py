@@ -99,6 +99,11 @@ class Batch:
     rows: torch.Tensor
     after: Cursor
 
+    @property
+    def length(self) -> int:
+        """Tokens in a sequence."""
+        return self.rows.shape[1] - EXTRA_COLUMNS
+
 
 class Loader:
     """An iterator of batches on a device; several at a time travel in one copy, made ahead in a thread.

@@ -59,14 +59,18 @@ class Source:
         """The sequences of the `whole` length or of the `short` one."""
         return self._streams[data]
 
-    def batches(self, step: int, cursor: Cursor, *, rows_at: Callable[[int], StepRows]) -> Generator[Batch, None, None]:
-        """The batches after `step` steps, the last of which ended at `cursor`.
+    def batches(
+        self, step: int, cursor: Cursor, *, rows_at: Callable[[int], StepRows], length: int = 0
+    ) -> Generator[Batch, None, None]:
+        """The batches after `step` steps, the last of which had sequences of `length` and ended at `cursor`.
 
-        `rows_at` says what rows a step has, by number; it is not asked again after one that has the `last` ones.
+        `rows_at` says what rows a step has, by number; it is not asked again after one that has the `last` ones, nor of
+        steps that are done: by a clock, which has gone on, they would have those of now.
         """
-        before, rows = rows_at(step - 1) if step else self.last, rows_at(step)
+        rows = rows_at(step)
         while True:
-            if before.short and not rows.short:
+            before, length = length, self._of(rows).length
+            if 0 < before < length:
                 cursor = Cursor(cursor.epoch + 1)
             self.copies.fill_(float(rows.copies))
             with closing(self._loader(rows, cursor)) as loader:
@@ -75,10 +79,13 @@ class Source:
                         break
                     yield batch
                     step, cursor = step + 1, batch.after
-            before, rows = rows, rows_at(step)
+            rows = rows_at(step)
+
+    def _of(self, rows: StepRows) -> DataConfig:
+        return self.short if rows.short else self.whole
 
     def _loader(self, rows: StepRows, cursor: Cursor) -> Loader:
-        data = self.short if rows.short else self.whole
+        data = self._of(rows)
         count = rows.batch_size * self.whole.length // data.length
         return Loader(
             self._streams[data],

@@ -20,8 +20,9 @@ from electra.config.load import adjust, diff
 from electra.config.schema import Config, OptimConfig
 from electra.errors import CheckpointError, ConfigError, DataError
 from electra.progress import counted
+from electra.records import read_record
 from electra.train.loop import Position
-from electra.train.schedule import learning_rate
+from electra.train.schedule import learning_rate, takes_short
 
 FOLLOW_THE_RUN = (
     "generator.temperature_start",
@@ -83,6 +84,16 @@ def lengthenings(out: Path, before: Config, config: Config) -> list[dict[str, An
     step = 0 if newest is None else store.step_of(newest)
     changed = [row for row in diff(before, config) if row[0] in LENGTHENS]
     return [{"step": step, "key": key, "before": old, "after": new} for key, old, new in changed]
+
+
+def position_of(state: dict[str, Any], config: Config, facts: dict[str, Any], *, where: Path) -> Position:
+    """The position that a checkpoint's `state` holds, with the end that the run has now."""
+    # An older checkpoint has no length; what its own clock says is at most the last step away from it.
+    known = read_record(Position, {"length": 0} | state, whole=True, where=where, error=CheckpointError)
+    data, at_s = config.data, known.elapsed_s
+    if not known.length and takes_short(known.step - 1, data=data, train=config.train, elapsed_s=at_s):
+        known = replace(known, length=data.length_start)
+    return with_goal(known, config, facts)
 
 
 def with_goal(position: Position, config: Config, facts: dict[str, Any]) -> Position:

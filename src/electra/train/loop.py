@@ -27,6 +27,8 @@ class Position:
     tokens: float = 0.0
     elapsed_s: float = 0.0
     total_steps: int | None = None
+    length: int = 0
+    """Tokens in a sequence of the last step; 0 before the first one."""
 
 
 def train(
@@ -67,7 +69,7 @@ def train(
         lr = learning_rate(step, optim=config.optim, total=goal)
         stepper.place(step, total=goal)
         stepper(batch.rows, lr)
-        position = replace(position, step=position.step + 1, cursor=batch.after)
+        position = replace(position, step=position.step + 1, cursor=batch.after, length=batch.length)
         if config.train.max_minutes and world.any(budget.due(position.step)):
             stepper.wait()
             total = world.lead(budget.total(position.step, total))
