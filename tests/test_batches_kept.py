@@ -52,5 +52,7 @@ def test_copies_are_named() -> None:
     planned = plan_epoch(Lengths([[30]] * 9), DataConfig(length=32, short=0.0), SPECIALS, seed=0, epoch=0)
     line = describe(planned, DataConfig(length=32, copies=0.7, copies_share=0.2))
     assert line.endswith("; in the last 20% of the run 70% of the rows become shorter ones of segments to compare")
+    line = describe(planned, DataConfig(length=32, copies=0.015, copies_share=0.001))
+    assert line.endswith("; in the last 0.1% of the run 1.5% of the rows become shorter ones of segments to compare")
     line = describe(planned, DataConfig(length=32, copies=0.7))
     assert line.endswith("; 70% of the rows become shorter ones of segments to compare")

@@ -153,7 +153,11 @@ def test_a_micro_batch_has_as_many_tokens() -> None:
 def test_when_there_are_copies() -> None:
     data, steps = DataConfig(copies=0.5, copies_share=0.3), TrainConfig(steps=10)
     assert [makes_copies(step, data=data, train=steps, elapsed_s=0) for step in range(10)] == [False] * 7 + [True] * 3
+    rare = DataConfig(copies=0.5, copies_share=0.001)
+    assert [makes_copies(step, data=rare, train=steps, elapsed_s=0) for step in range(10)] == [False] * 9 + [True]
+    assert makes_copies(0, data=rare, train=TrainConfig(steps=1), elapsed_s=0)
     timed = TrainConfig(max_minutes=1.0)
+    assert not makes_copies(TrainConfig().steps, data=rare, train=timed, elapsed_s=59.9)
     assert not makes_copies(10**6, data=data, train=timed, elapsed_s=41.9)
     assert makes_copies(0, data=data, train=timed, elapsed_s=42.1)
     assert makes_copies(0, data=DataConfig(copies=0.5), train=steps, elapsed_s=0)

@@ -19,8 +19,13 @@ def describe(layout: Layout, data: DataConfig) -> str:
     kept = f"keeps {layout.kept_share:.1%} of the tokens; {padding:.1%} of the positions are padding"
     if not data.copies:
         return kept
-    when = "" if data.copies_share == 1 else f"in the last {data.copies_share:.0%} of the run "
-    return f"{kept}; {when}{data.copies:.0%} of the rows become shorter ones of segments to compare"
+    when = "" if data.copies_share == 1 else f"in the last {_percent(data.copies_share)} of the run "
+    return f"{kept}; {when}{_percent(data.copies)} of the rows become shorter ones of segments to compare"
+
+
+def _percent(share: float) -> str:
+    """With three digits that count, however small: it is what somebody asked for."""
+    return f"{100 * share:.3g}%"
 
 
 def warnings(layout: Layout, split: Split, data: DataConfig) -> list[str]:

@@ -39,8 +39,9 @@ def takes_short(step: int, *, data: DataConfig, train: TrainConfig, elapsed_s: f
 
 
 def makes_copies(step: int, *, data: DataConfig, train: TrainConfig, elapsed_s: float) -> bool:
-    """Whether the step after `step` steps has sequences with copies."""
-    return bool(data.copies) and not _is_before(1 - data.copies_share, step, train, elapsed_s)
+    """Whether the step after `step` steps has sequences with copies; of a number of steps the last one always does."""
+    last = not train.max_minutes and step >= train.steps - 1  # a small share of a short run would round to no step
+    return bool(data.copies) and (last or not _is_before(1 - data.copies_share, step, train, elapsed_s))
 
 
 def batch_size(step: int, *, train: TrainConfig, elapsed_s: float) -> int:
