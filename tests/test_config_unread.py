@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
-from tiny import OPS, SPECIALS, VOCAB, ragged_rows, tiny_config
+from tiny import OPS, RESOURCES, SPECIALS, VOCAB, Documents, numbered, ragged_rows, tiny_config
 from torch import Tensor
 
 from electra.api import pretrain
+from electra.batches.order import Cursor
+from electra.batches.source import Source
 from electra.cli import main
 from electra.config.keys import flatten
 from electra.config.load import change, load, preset_names
-from electra.config.schema import Config, GeneratorConfig, MaskingConfig, ObjectiveConfig
+from electra.config.schema import Config, DataConfig, GeneratorConfig, MaskingConfig, ObjectiveConfig, TrainConfig
 from electra.config.unread import RULES, unread, unread_settings
 from electra.errors import ConfigError, DataError
 from electra.model.electra import build_model
 from electra.objective.registry import Resources, build_stages
 from electra.train.optim import make_update, scales
 from electra.train.parallel import World
+from electra.train.schedule import step_rows
+from electra.train.stages import plan_stages
 from electra.train.state import Master
 from electra.train.step import Stepper
 
-SECTIONS = ("objective.", "generator.", "masking.")
+SECTIONS = ("objective.", "generator.", "masking.", "model.dropout_share")
 OTHERS: dict[str, tuple[Any, ...]] = {
     "generator.kind": ("transformer", "unigram", "uniform"),
     "generator.width": (1.0,),
@@ -54,6 +60,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "masking.policy": ("official",),
     "masking.masked_share": (0.2,),
     "masking.rare": (1.0,),
+    "model.dropout_share": (0.2,),
 }
 """Values that differ from those of every case below, or are skipped where they do not."""
 
@@ -108,6 +115,7 @@ def outcome(config: Config) -> str:
         separator=None,
         progress=progress,
         masking=config.masking,
+        dropout_share=config.model.dropout_share,
     )
     found = hashlib.sha256(master.weights.numpy().tobytes())
     for seed in range(2):
@@ -116,6 +124,70 @@ def outcome(config: Config) -> str:
         found.update(repr(sorted(objective.means(step.read()).items())).encode())
     found.update(master.weights.numpy().tobytes())
     return found.hexdigest()
+
+
+WIDTH = tiny_config().model.width
+OTHER_ROWS: dict[str, Any] = {
+    "data.single_segment": 0.9,
+    "data.short": 0.9,
+    "data.short_length": 6,
+    "data.length_share": 0.2,
+    "data.copies_share": 0.2,
+    "train.batch_share": 0.9,
+    "train.generator_steps": 3,
+    "train.start_from_generator": False,
+}
+ROWS: dict[str, dict[str, Any]] = {
+    "sentences": {"data.short": 0.5},
+    "no-short": {"data.short": 0.0},
+    "paper-official": {"data.layout": "paper-official"},
+    "packed": {"data.layout": "packed"},
+    "length": {"data.length_start": 8},
+    "same-length": {"data.length_start": 16},
+    "batch": {"train.batch_start": 2},
+    "same-batch": {"train.batch_start": 4},
+    "copies": {"data.copies": 0.9},
+    "two-stage": {"train.algorithm": "two-stage", "generator.width": 1.0, "model.heads": 1, "model.ffn": 4 * WIDTH},
+}
+
+
+def rows_of(config: Config) -> str:
+    """A digest of the rows of all steps of a run, and of the weights that each of its stages begins with."""
+    found, size = hashlib.sha256(), config.train.batch_size
+    split = Documents(numbered([[5, 9, 7, 3], [2, 2, 14]] * 30))
+    made = Source(
+        split,
+        config.data,
+        SPECIALS,
+        seed=3,
+        batch_size=size,
+        device=torch.device("cpu"),
+        share=lambda count: slice(count),
+    )
+    at = partial(step_rows, data=config.data, train=config.train, elapsed_s=0.0)
+    with closing(made.batches(0, Cursor(), rows_at=at)) as batches:
+        for _, batch in zip(range(config.train.steps), batches, strict=False):
+            found.update(batch.rows.numpy().tobytes())
+    model = build_model(config, ops=OPS)
+    for stage in plan_stages(config, RESOURCES):
+        stage.begin(model)
+        found.update(repr(stage.start).encode())
+        for parameter in model.parameters():
+            found.update(parameter.detach().numpy().tobytes())
+    return found.hexdigest()
+
+
+def row_case(name: str) -> Config:
+    config = tiny_config(generator=HALF, data=DataConfig(length=16), train=TrainConfig(steps=10, batch_size=4))
+    return change(config, {"optim.warmup_steps": 1, **ROWS[name]})
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_table_says_what_rows_and_stages_are(name: str) -> None:
+    config = row_case(name)
+    before, idle = rows_of(config), unread(config)
+    same = {key for key, value in OTHER_ROWS.items() if rows_of(change(config, {key: value})) == before}
+    assert same == set(idle) & set(OTHER_ROWS)
 
 
 def case(name: str) -> Config:
@@ -143,8 +215,10 @@ def test_every_key_and_every_rule_is_tried() -> None:
     keys = {key for key in flatten(Config()) if key.startswith(SECTIONS)}
     assert set(OTHERS) == keys - {"objective.name"}
     for rule in RULES:
-        assert any(rule.applies(case(name)) for name in CASES), rule.reason
-        assert set(rule.keys) <= keys
+        of_rows = set(rule.keys) <= set(OTHER_ROWS)
+        tried = [row_case(name) for name in ROWS] if of_rows else [case(name) for name in CASES]
+        assert any(rule.applies(one) for one in tried), rule.reason
+        assert of_rows or set(rule.keys) <= keys
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -152,6 +226,13 @@ def test_presets_warn_of_nothing(name: str) -> None:
     """A setting that stands in the preset is not the user's, whatever else they change."""
     assert unread_settings(load(name)) == []
     assert unread_settings(load(name, overrides=["generator.kind=uniform"] if "bert" not in name else [])) == []
+    assert (
+        unread_settings(load(name, overrides=["data.copies=0", "model.dropout=0", "model.attention_dropout=0"])) == []
+    )
+    assert (
+        unread_settings(load(name, overrides=["data.copies=0", "objective.overlap_weight=0", "data.layout=packed"]))
+        == []
+    )
 
 
 def test_one_line_names_all_that_one_reason_idles() -> None:
@@ -164,6 +245,12 @@ def test_one_line_names_all_that_one_reason_idles() -> None:
     assert unread_settings(config) == [
         "objective.contrastive_share is not read: objective.contrastive_weight=0 leaves no sequence alone; leave it out"
     ]
+    config = load("small", overrides=["data.copies_share=0.3", "data.layout=packed", "data.short=0.2"])
+    assert unread_settings(config) == [
+        "data.copies_share is not read: data.copies=0 means that there are none; leave it out",
+        "data.short is not read: data.layout=packed fills every row, whatever its segments; leave it out",
+    ]
+    config = load("tiny")
     assert unread_settings(replace(config, masking=MaskingConfig(rate=0.4), objective=load("tiny").objective)) == []
 
 

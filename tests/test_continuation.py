@@ -16,6 +16,7 @@ from electra.checkpoint.tensors import read_tensors
 from electra.cli import main
 from electra.config.load import load
 from electra.config.schema import Config
+from electra.config.unread import unread_settings
 from electra.errors import ConfigError, DataError
 from electra.interop.continuation import continue_from, continued
 from electra.interop.transfer import export_model
@@ -106,7 +107,9 @@ def test_a_trained_model_goes_on_at_a_twentieth_of_its_rate(place: Path, tmp_pat
     assert config.optim.lr == 1e-3 and config.masking.rate_start == 0.3 and config.optim.warmup(1000) == 7
     eased = ["masking.rate_start=0.3", "generator.temperature_start=2", "generator.unigram_share=0.1"]
     eased += ["data.length_start=16", "train.batch_start=2", "optim.decay_share=0.5", "optim.warmup_share=0.05"]
+    eased += [f"{key}_share=0.3" for key in ("data.length", "train.batch", "generator.temperature")]
     done = continued(load("tiny", overrides=[*eased, "data.length=32", "train.batch_size=8"]))
+    assert unread_settings(done) == []
     plain = load("tiny", overrides=["data.length=32", "train.batch_size=8"])
     assert done == replace(plain, optim=replace(plain.optim, lr=plain.optim.lr / 20, warmup_share=0.05))
 

@@ -1,7 +1,8 @@
 """Settings that a run does not read: which keys change nothing beside which others, as a table.
 
-It covers `objective`, `generator` and `masking`, whose keys depend on each other most. A key that has to be 0 where
-nothing reads it is not in the table: `validate` refuses its other values.
+It covers `objective`, `generator` and `masking`, whose keys depend on each other most, the rows, and what changes over
+a run. A key that has to be 0 where nothing reads it is not in the table, as `validate` refuses its other values, nor is
+one that only some machines read.
 """
 
 from __future__ import annotations
@@ -100,12 +101,48 @@ RULES = (
         lambda config: not _alone(config) and config.generator.kind != "transformer",
         "generator.kind={generator.kind} does not read [MASK]",
     ),
+    Rule(
+        ("data.single_segment", "data.short", "data.short_length"),
+        lambda config: config.data.layout == "packed",
+        "data.layout={data.layout} fills every row, whatever its segments",
+    ),
+    Rule(
+        ("data.short_length",),
+        lambda config: config.data.layout == "paper-official",
+        "data.layout={data.layout} aims at any length up to data.length",
+    ),
+    Rule(
+        ("data.short_length",),
+        lambda config: config.data.layout == "sentences" and not config.data.short,
+        "data.short=0 means that no sequence aims at a shorter length",
+    ),
+    Rule(
+        ("data.length_share",),
+        lambda config: config.data.length_start in (0, config.data.length),
+        "data.length_start={data.length_start} means one length throughout",
+    ),
+    Rule(("data.copies_share",), lambda config: not config.data.copies, "data.copies=0 means that there are none"),
+    Rule(
+        ("train.batch_share",),
+        lambda config: len(config.train.batch_sizes) == 1,
+        "train.batch_start={train.batch_start} means one batch size throughout",
+    ),
+    Rule(
+        ("train.generator_steps", "train.start_from_generator"),
+        lambda config: config.train.algorithm != "two-stage",
+        "train.algorithm={train.algorithm} has one stage",
+    ),
+    Rule(
+        ("model.dropout_share",),
+        lambda config: not (config.model.dropout or config.model.attention_dropout),
+        "model.dropout and model.attention_dropout are 0",
+    ),
 )
 
 
 def unread(config: Config) -> dict[str, str]:
     """The keys that change nothing in a run with this config, each with the reason."""
-    values = {"objective": config.objective, "generator": config.generator}
+    values = {name: getattr(config, name) for name in ("objective", "generator", "data", "train")}
     found: dict[str, str] = {}
     for rule in RULES:
         if rule.applies(config):

@@ -173,6 +173,7 @@ def _sum_of(tensors: Tensors) -> str:
 def continued(config: Config, *, gentler: int = GENTLER) -> Config:
     """The config for going on with a model's pre-training: a learning rate `gentler` times lower; masking, generator,
     lengths and batch size as at its end. Altered copies still come in the last part only, after the text itself."""
+    usual = load(config.preset)  # of what eased the beginning nothing stays, nor a warning that it is not read
     return replace(
         config,
         optim=replace(
@@ -183,9 +184,14 @@ def continued(config: Config, *, gentler: int = GENTLER) -> Config:
             decay_share=1.0,
         ),
         masking=replace(config.masking, rate_start=0.0),
-        generator=replace(config.generator, temperature_start=0.0, unigram_share=0.0),
-        data=replace(config.data, length_start=0),
-        train=replace(config.train, batch_start=0),
+        generator=replace(
+            config.generator,
+            temperature_start=0.0,
+            temperature_share=usual.generator.temperature_share,
+            unigram_share=0.0,
+        ),
+        data=replace(config.data, length_start=0, length_share=usual.data.length_share),
+        train=replace(config.train, batch_start=0, batch_share=usual.train.batch_share),
     )
 
 
