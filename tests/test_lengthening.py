@@ -15,7 +15,7 @@ from tiny_runs import STEPS, make_data, metric_lines, small_config, stop_at, tim
 
 from electra.checkpoint import store
 from electra.checkpoint.folder import read_config, read_facts
-from electra.checkpoint.lengthening import config_to_resume, first_difference, noted_folder, with_goal
+from electra.checkpoint.lengthening import config_to_resume, explain, first_difference, noted_folder, with_goal
 from electra.cli import main
 from electra.config.schema import OptimConfig
 from electra.errors import ConfigError, DataError
@@ -82,6 +82,24 @@ def test_copies_follow_the_length_of_a_run(tmp_path: Path, data: Path) -> None:
     result = resume(run, f"train.steps={LONGER}")
     assert result.exit_code == 0
     assert "from the start, as data.copies_share follows the length" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("changes", "follows"),
+    [
+        (("data.copies_share=0.3",), None),
+        (("data.copies=0.5", "data.copies_share=0.3"), "data.copies_share"),
+        (("data.copies=0.5",), None),
+        (("model.dropout=0", "model.attention_dropout=0", "model.dropout_share=0.5"), None),
+        (("model.dropout=0", "model.attention_dropout=0.1", "model.dropout_share=0.5"), "model.dropout_share"),
+        (("masking.rate_start=0.3",), "masking.rate_start"),
+    ],
+)
+def test_only_what_a_run_reads_follows_its_length(changes: tuple[str, ...], follows: str | None) -> None:
+    before, config = (small_config(TRAPEZOID, *changes, f"train.steps={steps}") for steps in (60, 90))
+    said = explain(Position(step=20, total_steps=90), before, config)
+    means = "exact, the steps so far are those" if follows is None else f"as {follows} follows the length"
+    assert means in said
 
 
 def test_a_finished_run_with_linear_decay_is_lengthened_and_says_what_that_means(finished: Path) -> None:

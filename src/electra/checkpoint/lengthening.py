@@ -18,6 +18,7 @@ from electra.checkpoint.folder import CONFIG, FACTS, LENGTHENS, MAY_CHANGE, read
 from electra.config.keys import flatten
 from electra.config.load import adjust, diff
 from electra.config.schema import Config, OptimConfig
+from electra.config.unread import unread
 from electra.errors import CheckpointError, ConfigError, DataError
 from electra.progress import counted
 from electra.records import read_record
@@ -122,8 +123,8 @@ def explain(position: Position, before: Config, config: Config) -> str:
     old_total, total, done = before.train.steps - first, new.steps - first, max(0, step - first)
     lengths = f"lengthened at step {step:,} from {before.train.steps:,} to {new.steps:,} steps"
     differs = first_difference(config.optim, old_total, total, until=done)
-    values, usual = flatten(config), flatten(Config())
-    if follows := [key for key in FOLLOW_THE_RUN if values[key] != usual[key]]:
+    values, usual, idle = flatten(config), flatten(Config()), unread(config)
+    if follows := [key for key in FOLLOW_THE_RUN if values[key] != usual[key] and key not in idle]:
         return (
             f"{lengths}: not those of a run of {new.steps:,} steps from the start, as {follows[0]} follows the length"
         )
