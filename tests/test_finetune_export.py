@@ -172,6 +172,20 @@ def test_a_pipeline_gives_the_same_value(tmp_path: Path) -> None:
         assert predicted == {"label": "value", "score": pytest.approx(mine["value"], abs=1e-5)}
 
 
+@pytest.mark.parametrize(("offset", "scale"), [(2010.0, 7.5), (-1.7e9, 3e7), (0.0, 1e6)])
+def test_a_regression_far_from_0_exports_in_its_unit(offset: float, scale: float, tmp_path: Path) -> None:
+    ours, theirs, tokenizer = exported(tmp_path, "regress", offset=offset, scale=scale)
+    assert (ours.about.offset, ours.about.scale) == (offset, scale)
+    batch = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        logits = theirs(**batch).logits[:, 0].numpy()
+    values = [one["value"] for one in predict(ours, TEXTS)]
+    np.testing.assert_allclose(logits, values, rtol=1e-5, atol=1e-5 * scale)
+    plain = loaded(tmp_path / "plain", "regress", scale=1.0)
+    learned = [one["value"] for one in predict(plain, TEXTS)]
+    np.testing.assert_allclose(values, offset + scale * np.array(learned), rtol=1e-6, atol=1e-6 * scale)
+
+
 def test_a_pipeline_gives_the_same_tags(tmp_path: Path) -> None:
     ours, _, _ = exported(tmp_path, "tag")
     ask = transformers.pipeline("token-classification", model=str(tmp_path / "hf"), ignore_labels=[], device="cpu")

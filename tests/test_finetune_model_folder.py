@@ -24,6 +24,7 @@ from electra.errors import CheckpointError
 from electra.finetune.head_outputs import head_outputs
 from electra.finetune.model_folder import About, load_finetuned, model_folder
 from electra.fsio import sha256_file, write_json
+from electra.inference.predict import predict
 from electra.interop.finetuned_folder import is_finetuned
 from electra.tasks.rows import Features, Kind
 from electra.tokenizer.codec import Tokenizer
@@ -163,6 +164,15 @@ def test_a_model_of_format_1_still_loads(tmp_path: Path, capfd: pytest.CaptureFi
     flip_last_byte(folder)
     with pytest.raises(CheckpointError, match="is damaged"):
         load_finetuned(folder)
+
+
+def test_a_regression_of_before_offsets_loads(tmp_path: Path) -> None:
+    save(tmp_path / "model", "regress")
+    wanted = predict(load_finetuned(tmp_path / "model"), ["the dog", "a cat sat"])
+    edit(lambda value: value["about"].pop("offset"))(tmp_path / "model")
+    old = load_finetuned(tmp_path / "model")
+    assert (old.about.offset, old.network.spec.offset, old.about.scale) == (0.0, 0.0, 5.0)
+    assert predict(old, ["the dog", "a cat sat"]) == wanted
 
 
 def test_keys_of_a_later_version_are_left_out(tmp_path: Path) -> None:

@@ -46,12 +46,18 @@ KINDS = tuple(LABELS)
 
 
 def network(
-    kind: Kind, *, config: ModelConfig = STILL, dropout: float = 0.0, scale: float = 1.0, seed: int = 1
+    kind: Kind,
+    *,
+    config: ModelConfig = STILL,
+    dropout: float = 0.0,
+    offset: float = 0.0,
+    scale: float = 1.0,
+    seed: int = 1,
 ) -> TaskModel:
     """A network whose every tensor is random, norms and biases included."""
     parts = Network(config, None, ops=host_ops())
     initialise(parts, std=0.02, seed=seed)
-    spec = HeadSpec(kind=kind, labels=LABELS[kind], scale=scale, dropout=dropout)
+    spec = HeadSpec(kind=kind, labels=LABELS[kind], offset=offset, scale=scale, dropout=dropout)
     tuned = TaskModel(parts.embeddings, parts.encoder, spec, ops=host_ops(), seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -162,6 +168,14 @@ def test_regression_learns_the_scaled_label_and_answers_in_its_unit() -> None:
     loss, _ = tuned.loss(batch, torch.tensor([4.0, 2.0]) / 5)
     assert loss.item() == pytest.approx((0.5 - 0.8) ** 2 + (0.5 - 0.4) ** 2, rel=1e-6)
     assert tuned.predict(batch)["scores"].tolist() == [[2.5], [2.5]]
+
+
+@torch.no_grad()
+def test_a_regression_far_from_0_keeps_its_answers_apart() -> None:
+    plain, far = (network("regress", offset=offset, scale=3.0) for offset in (0.0, 1.7e9))
+    scores, moved = (one.predict(pairs(6))["scores"].double() for one in (plain, far))
+    assert len(set(scores.flatten().tolist())) == 6, "answers that differ by less than fp32 can tell at 1.7e9"
+    torch.testing.assert_close(moved - 1.7e9, scores, atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()

@@ -148,6 +148,16 @@ def test_promise_15_fine_tuned_models(kind: Any, architecture: str, tmp_path: Pa
         as_predict(tmp_path / "tuned", tmp_path / "onnx")
 
 
+@pytest.mark.parametrize(("offset", "scale"), [(2010.0, 7.5), (0.0, 1e6)])
+def test_a_regression_is_in_its_label_s_unit(offset: float, scale: float, tmp_path: Path) -> None:
+    save(tmp_path / "tuned", "regress", config=LAYER, offset=offset, scale=scale)
+    export(tmp_path / "tuned", tmp_path / "onnx", form="onnx")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "onnx")
+    [values] = run(tmp_path / "onnx", dict(tokenizer(TEXTS, padding=True, truncation=True, return_tensors="np")))
+    wanted = [one["value"] for one in predict(load_finetuned(tmp_path / "tuned"), TEXTS)]
+    np.testing.assert_allclose(values[:, 0], wanted, rtol=1e-5, atol=1e-5 * scale)
+
+
 def as_predict(tuned: Path, onnx: Path) -> None:
     """The probabilities of `electra predict`."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(onnx)

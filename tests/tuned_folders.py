@@ -37,7 +37,14 @@ def make_tuned(kind: Kind, *, seed: int = 0, config: ModelConfig = SIZE, **chang
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = Network(config, None, ops=host_ops())
-    spec = HeadSpec(kind=kind, labels=about.labels, scale=about.scale, dropout=about.dropout, span_head=about.span_head)
+    spec = HeadSpec(
+        kind=kind,
+        labels=about.labels,
+        offset=about.offset,
+        scale=about.scale,
+        dropout=about.dropout,
+        span_head=about.span_head,
+    )
     tuned = TaskModel(network.embeddings, network.encoder, spec, ops=host_ops(), seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

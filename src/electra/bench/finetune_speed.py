@@ -89,7 +89,7 @@ def ours(
     trial = Trial(
         base.embeddings,
         base.encoder,
-        HeadSpec(kind=data.task.kind, labels=data.task.labels, scale=data.task.scale),
+        HeadSpec(kind=data.task.kind, labels=data.task.labels, offset=data.task.offset, scale=data.task.scale),
         data.train,
         config=replace(config, epochs=epochs),
         seed=0,

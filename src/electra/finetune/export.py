@@ -173,13 +173,14 @@ def _encoder(loaded: FinetunedModel) -> Weights:
 
 def _finetuned_graph(loaded: FinetunedModel) -> Graph:
     _require_exportable(loaded)
-    kind, scale = loaded.about.kind, loaded.about.scale
+    kind, offset, scale = loaded.about.kind, loaded.about.offset, loaded.about.scale
     if kind == "pairs":
         return Graph(loaded.network, lambda _, states: (states,), ("last_hidden_state",))
     if kind == "span":
         return Graph(loaded.network, lambda one, states: one.head(states), ("start_logits", "end_logits"))
-    factor = scale if kind == "regress" else 1.0
-    return Graph(loaded.network, lambda one, states: (one.head(states) * factor,), ("logits",))
+    if kind == "regress":
+        return Graph(loaded.network, lambda one, states: (one.head(states) * scale + offset,), ("logits",), unit=scale)
+    return Graph(loaded.network, lambda one, states: (one.head(states),), ("logits",))
 
 
 def _head(loaded: FinetunedModel) -> Tensors:
@@ -194,7 +195,7 @@ def _head(loaded: FinetunedModel) -> Tensors:
         name = "classifier" if about.kind == "tag" else "qa_outputs"
         return {f"{name}.weight": weight.clone(), f"{name}.bias": bias.clone()}
     if about.kind == "regress":
-        weight, bias = weight * about.scale, bias * about.scale
+        weight, bias = weight * about.scale, bias.double() * about.scale + about.offset
     count = len(weight)
     if 2 * count > width:
         reason = f"{count} labels need {2 * count} units in transformers' classifier, which has the model's {width}"
@@ -207,7 +208,7 @@ def _head(loaded: FinetunedModel) -> Tensors:
         "classifier.dense.weight": dense,
         "classifier.dense.bias": torch.zeros(width),
         "classifier.out_proj.weight": out,
-        "classifier.out_proj.bias": bias.clone(),
+        "classifier.out_proj.bias": bias.to(torch.float32, copy=True),
     }
 
 

@@ -38,7 +38,7 @@ def head_outputs(
     count, kind = len(features.ids), network.spec.kind
     span = kind == "span"
     width = {"regress": 1, "pairs": network.encoder.shape.width}.get(kind, len(network.spec.labels))
-    whole = np.zeros((count, width), np.float32)
+    whole = np.zeros((count, width), np.float64 if kind == "regress" else np.float32)
     rows: list[_Row] = [{} for _ in range(count)] if kind in ("span", "tag") else []
     finished = 0
 

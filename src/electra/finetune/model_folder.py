@@ -50,8 +50,10 @@ class About:
     kind: Kind
     labels: tuple[str, ...] = ()
     """Classes or tags in the order of the outputs."""
+    offset: float = 0.0
+    """Taken from a regression's labels in training; 0 in folders of before this key."""
     scale: float = 1.0
-    """Divisor of a regression's labels in training."""
+    """Divisor of what is left of them."""
     pairs: bool = False
     """Whether it was trained on pairs of texts."""
     length: int = 128
@@ -142,7 +144,12 @@ def load_finetuned(folder: Path) -> FinetunedModel:
     if tokenizer.fingerprint != described.get("tokenizer") or tokenizer.vocab_size != config.vocab_size:
         raise CheckpointError(path, "its tokenizer is not the one that it was fine-tuned with", fix="copy it again")
     spec = HeadSpec(
-        kind=about.kind, labels=about.labels, scale=about.scale, dropout=about.dropout, span_head=about.span_head
+        kind=about.kind,
+        labels=about.labels,
+        offset=about.offset,
+        scale=about.scale,
+        dropout=about.dropout,
+        span_head=about.span_head,
     )
     with shapes_only():
         ops = host_ops(about.kernels)

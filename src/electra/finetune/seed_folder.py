@@ -125,6 +125,7 @@ def _about(run: SeedRun, base: Pretrained, data: TaskData, config: FinetuneConfi
         title=task.title,
         kind=task.kind,
         labels=task.labels,
+        offset=task.offset,
         scale=task.scale,
         pairs=task.kind == "pairs" or _has_second(data.train),
         length=config.length,

@@ -134,6 +134,7 @@ def _head(data: TaskData, config: FinetuneConfig) -> HeadSpec:
     return HeadSpec(
         kind=task.kind,
         labels=task.labels,
+        offset=task.offset,
         scale=task.scale,
         dropout=config.dropout,
         span_head=config.span_head,

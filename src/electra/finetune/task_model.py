@@ -28,11 +28,13 @@ NULL_WEIGHT = 0.5  # of the answerability loss; the mean of start and end loss h
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeadSpec:
-    """Which head a task has: its kind, its classes or tags in order, and the divisor of a regression's labels."""
+    """Which head a task has: its kind, its classes or tags in order, and how a regression's labels are scaled."""
 
     kind: Kind
     labels: tuple[str, ...] = ()
+    offset: float = 0.0
     scale: float = 1.0
+    """Of a regression, which learns (label - offset) / scale."""
     dropout: float = 0.1
     span_head: SpanHeadKind = "joint"
     class_weights: tuple[float, ...] = ()
@@ -124,7 +126,13 @@ class TaskModel(nn.Module):
         if self.spec.kind == "pairs":
             return {"vectors": cast(MeanHead, self.head)(hidden_BLD, batch.lengths_B)}
         scores = cast(OutputHead, self.head)(hidden_BLD)
-        return {"scores": scores * self.spec.scale if self.spec.kind == "regress" else scores}
+        return {"scores": self._in_unit(scores) if self.spec.kind == "regress" else scores}
+
+    def _in_unit(self, scores_B1: Tensor) -> Tensor:
+        """A regression's outputs in the label's own unit; fp64 beside an offset, in which fp32 would lose them."""
+        if not self.spec.offset:
+            return scores_B1 * self.spec.scale
+        return scores_B1.double() * self.spec.scale + self.spec.offset
 
     def _pair_loss(self, hidden_BLD: Tensor, batch: Sequences, targets_B: Tensor) -> tuple[Tensor, Tensor]:
         vectors_BD = cast(MeanHead, self.head)(hidden_BLD, batch.lengths_B)

@@ -31,7 +31,13 @@ def evaluate_file(loaded: FinetunedModel, path: Path, *, columns: Columns) -> di
     about = loaded.about
     metrics = about.metrics or METRICS.get(about.kind, ("accuracy",))
     task = Task(
-        name=about.task, title=about.title, kind=about.kind, labels=about.labels, metrics=metrics, scale=about.scale
+        name=about.task,
+        title=about.title,
+        kind=about.kind,
+        labels=about.labels,
+        metrics=metrics,
+        offset=about.offset,
+        scale=about.scale,
     )
     if about.kind == "span":
         return _of_questions(loaded, path, task)

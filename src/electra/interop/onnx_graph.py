@@ -33,7 +33,7 @@ FILE, INT8_FILE = "model.onnx", "model_quantized.onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 OPSET = 18
 TOLERANCE = 1e-4
-"""Largest difference from torch, absolute or relative, that a graph may have."""
+"""Largest difference from torch, in the outputs' unit or relative, that a graph may have."""
 _TRACED = (2, 8)  # any size but 1, which the exporter takes for a constant
 _TIMED_RUNS = 11
 
@@ -44,11 +44,21 @@ Arrays = list[NDArray[np.float32]]
 class Graph(nn.Module):
     """What an ONNX file computes: from the three inputs to the named outputs, by plain PyTorch ops."""
 
-    def __init__(self, network: nn.Module, read: Callable[[Any, Tensor], Outputs], names: tuple[str, ...]) -> None:
-        """`network` has embeddings and encoder; `read` gives the outputs for it and its last hidden states."""
+    def __init__(
+        self,
+        network: nn.Module,
+        read: Callable[[Any, Tensor], Outputs],
+        names: tuple[str, ...],
+        *,
+        unit: float = 1.0,
+    ) -> None:
+        """`network` has embeddings and encoder; `read` gives the outputs for it and its last hidden states.
+
+        `unit` is what outputs are a multiple of that `read` scales: rounding grows with it.
+        """
         super().__init__()
         self.network = with_ops(network, host_ops("plain"), torch.float32).eval()
-        self.read, self.names = read, names
+        self.read, self.names, self.unit = read, names, unit
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Outputs:
         network: Any = self.network
@@ -196,7 +206,7 @@ def _check(path: Path, graph: Graph) -> float:
             wanted = graph(*(torch.from_numpy(inputs[name]) for name in INPUTS))
         for name, ours, theirs in zip(graph.names, wanted, _run(running, inputs), strict=True):
             difference = np.abs(ours.numpy() - theirs)
-            if not (difference <= TOLERANCE * np.maximum(1.0, np.abs(ours.numpy()))).all():
+            if not (difference <= TOLERANCE * np.maximum(graph.unit, np.abs(ours.numpy()))).all():
                 reason = f"{name} differs from torch by {difference.max():.2g} at {batch} x {length}"
                 raise CheckpointError(path.name, reason, fix="please report this")
             largest = max(largest, float(difference.max()))

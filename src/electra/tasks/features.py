@@ -41,6 +41,7 @@ def encode_sequences(
     tokenizer: Tokenizer,
     task_kind: Kind,
     labels: Sequence[str] = (),
+    offset: float = 0.0,
     scale: float = 1.0,
     length: int,
     where: object = "data",
@@ -65,7 +66,7 @@ def encode_sequences(
             keep, keep_pair = pair_lengths(len(text), len(pair), limit=length - 3)
             ids.append(cls + text[:keep] + sep + pair[:keep_pair] + sep)
             a_lengths.append(keep + 2)
-    targets = _targets(examples, kind=task_kind, labels=labels, scale=scale, where=where)
+    targets = _targets(examples, kind=task_kind, labels=labels, offset=offset, scale=scale, where=where)
     return Features(ids=ids, a_lengths=a_lengths, targets=targets, cut=cut)
 
 
@@ -203,7 +204,13 @@ def _cut(sizes: Sequence[int], *, capacity: int) -> Iterator[tuple[int, int, int
 
 
 def _targets(
-    examples: Sequence[Example], *, kind: Kind, labels: Sequence[str], scale: float, where: object
+    examples: Sequence[Example],
+    *,
+    kind: Kind,
+    labels: Sequence[str],
+    offset: float,
+    scale: float,
+    where: object,
 ) -> NDArray[np.generic] | None:
     if not examples or not _all_known([example.label for example in examples], where=where, what="label"):
         return None
@@ -211,7 +218,7 @@ def _targets(
         values = [example.label for example in examples]
         if not all(isinstance(value, float | int) for value in values):
             raise DataError(where, "regression needs a number as the label of every row")
-        return (np.array(values, np.float64) / scale).astype(np.float32)
+        return ((np.array(values, np.float64) - offset) / scale).astype(np.float32)
     numbers = {name: number for number, name in enumerate(labels)}
     found = [
         [_number(name, numbers, where=where, place=f"row {row}") for name in label_names(example.label)]

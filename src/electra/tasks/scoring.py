@@ -39,7 +39,8 @@ def predictions_from(scores: NDArray[Any], task: Task) -> list[Any]:
 def evaluate_scores(scores: NDArray[Any], targets: NDArray[Any], task: Task) -> Evaluation:
     """Every metric of the task's kind for a head's (N, C) scores, whichever the task reports."""
     if task.kind == "regress":
-        return _evaluate_regression(scores[:, 0].astype(np.float64), targets.astype(np.float64) * task.scale)
+        gold = targets.astype(np.float64) * task.scale + task.offset
+        return _evaluate_regression(scores[:, 0].astype(np.float64), gold)
     if task.kind == "multilabel":
         predicted = (scores > 0).astype(np.int64)
         metrics = {name: 100 * value for name, value in classification.multilabel(predicted, targets).items()}

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from electra.corpus.separators import say_separator
 from electra.corpus.streams import plain_suffix
@@ -111,6 +114,14 @@ def numbers_of(examples: Iterable[Example], *, column: str, path: Path, fix: str
     if min(numbers) == max(numbers):
         raise DataError(path, f"column '{column}' has one number only: {numbers[0]:g}", fix=fix)
     return numbers
+
+
+def centre_and_spread(numbers: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard deviation of numbers that differ; the latter is above 0."""
+    values = np.array(numbers, np.float64)
+    unit = math.ldexp(0.5, math.frexp(max(map(abs, numbers)))[1])  # so that no sum or square over- or underflows
+    values = values / unit
+    return unit * float(values.mean()), max(sys.float_info.min, unit * float(values.std()))
 
 
 def warn_of_labels(labels: Sequence[str], *, kind: Kind, path: Path) -> None:

@@ -23,8 +23,9 @@ class Task:
     """Names of the metrics to print; the first is the reported one, by which runs are compared."""
     chosen_by: str = ""
     """The metric that chooses weights and ends training, where it is not the reported one."""
+    offset: float = 0.0
     scale: float = 1.0
-    """Regression: the network learns the label divided by this."""
+    """Regression: the network learns (label - offset) / scale."""
     unordered: bool = False
     """The two texts of a pair may be swapped: training adds the swapped pairs."""
     splits: tuple[str, ...] = ("train", "dev")

@@ -25,7 +25,7 @@ from electra.tasks.rows import Example, Features, HeadOutputs, Kind, Question, S
 from electra.tasks.scoring import Evaluation, evaluate_scores, evaluate_tags, predictions_from
 from electra.tasks.spans import Answer, decode, span_scores
 from electra.tasks.squad_files import gold_texts, read_squad
-from electra.tasks.tables import labels_of, numbers_of, read_table, warn_of_labels
+from electra.tasks.tables import centre_and_spread, labels_of, numbers_of, read_table, warn_of_labels
 from electra.tasks.task import Task
 from electra.tasks.windows import Windows, cut_windows
 from electra.tokenizer.codec import Tokenizer
@@ -125,11 +125,13 @@ def load_table(
     if kind != "regress" and len(labels) < 2:
         reason = f"column '{label}' has one label only: '{''.join(labels)}'"
         raise DataError(files["train"], reason, fix="a task needs two; name another column with --label")
-    scale = 1.0
+    offset, scale = 0.0, 1.0
     if kind == "regress":
         numbers = numbers_of(whole, column=label, path=files["train"], fix="name another column with --label")
-        scale = max(1e-6, float(np.abs(numbers).max()))
-    task = Task(name=name, title=name, kind=kind, labels=labels, metrics=METRICS[kind], scale=scale)
+        # The head begins at 0. Of labels far from it, such as years, training would find the mean and nothing else; and
+        # the largest label would make the others alike where few are large, as of prices.
+        offset, scale = centre_and_spread(numbers)
+    task = Task(name=name, title=name, kind=kind, labels=labels, metrics=METRICS[kind], offset=offset, scale=scale)
     encode = sequence_encoder(task, tokenizer=tokenizer, length=config.length)
     if "dev" in files:
         train, dev = whole, read("dev", labels or None)
@@ -312,6 +314,7 @@ def sequence_encoder(
         tokenizer=tokenizer,
         task_kind=task.kind,
         labels=task.labels,
+        offset=task.offset,
         scale=task.scale,
         length=length,
         where=where or task.title,
