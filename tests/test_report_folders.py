@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from report_folders import (
@@ -21,10 +22,13 @@ from report_folders import (
     make_run,
     make_tuned,
 )
+from scipy import stats
 
 from electra.cli import main
 from electra.config.load import load, to_toml
 from electra.errors import ConfigError, DataError
+from electra.finetune.results_file import read_results, write_results
+from electra.finetune.task_results import SeedScore, Suite, TaskResult
 from electra.report import write_report
 from electra.report.answers import Answer, answer_about, answer_to
 from electra.report.dots import Dot, draw_dots
@@ -128,6 +132,50 @@ def test_a_classifier_s_answer_compares_with_the_most_frequent_label(
 ) -> None:
     found = answer(make_tuned(tmp_path / "reviews", scores=scores))
     assert found.word == word and "always answering “good” gives 60.0" in found.reason
+
+
+@pytest.mark.parametrize(("right", "rows", "word"), [(8, 12, "Partly"), (12, 12, "Yes"), (80, 120, "Yes")])
+def test_few_rows_must_be_further_above_the_most_frequent_label(
+    tmp_path: Path, right: int, rows: int, word: str
+) -> None:
+    """Of 12 rows a coin gets 8 or more right in one of five tries, of 120 it never gets 80."""
+    assert (stats.binomtest(right, rows, alternative="two-sided").pvalue < 0.05) == (word == "Yes")
+    folder = make_tuned(tmp_path / "reviews", scores=(100 * right / rows,))
+    (results,) = read_results(folder / "results.json").results
+    write_results(folder / "results.json", Suite(results=(replace(results, rows={"train": 400, "dev": rows}),)))
+    half, missed = rows // 2, (rows - right) // 2
+    confusion = [[half - missed, missed], [missed, half - missed]]
+    (folder / "evaluation.json").write_text(json.dumps({**evaluation(), "confusion": confusion}))
+    found = answer(folder)
+    assert found.word == word and "always answering “good” gives 50.0" in found.reason
+    assert ("on so few rows that means 39 to 86 % of many more" in found.reason) == (word == "Partly")
+
+
+def regression(folder: Path, score: float, *, rows: int = 50) -> Path:
+    run = SeedScore(seed=0, scores={"spearman": score})
+    result = TaskResult(
+        task="regress", title="r", metrics=("spearman",), seeds=(run,), rows={"train": 400, "dev": rows}
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_results(folder / "results.json", Suite(results=(result,)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("score", "rows", "word"),
+    [(2.6, 50, "No"), (28.0, 50, "No"), (29.0, 50, "Yes"), (1.9, 50_000, "No"), (2.6, 50_000, "Yes"), (90.0, 1, "Yes")],
+)
+def test_a_regression_s_answer_asks_for_more_than_chance(tmp_path: Path, score: float, rows: int, word: str) -> None:
+    found = answer(regression(tmp_path / "r", score, rows=rows))
+    assert found.word == word and f"spearman {score:.1f} on {rows:,} rows" in found.reason
+    assert ("on so few rows chance alone gives up to 28.6" in found.reason) == (word == "No" and rows == 50)
+
+
+def test_answers_drawn_at_random_hardly_ever_work(tmp_path: Path) -> None:
+    random, labels = np.random.default_rng(0), np.arange(50)
+    drawn = (100 * stats.spearmanr(random.permutation(50), labels).statistic for _ in range(400))
+    words = [answer(regression(tmp_path / "r", float(score))).word for score in drawn]
+    assert words.count("Yes") < 0.05 * len(words), "more than 2 points are 45 % of them"
 
 
 def test_a_classifier_without_evaluation_or_curves(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from itertools import combinations
 
 from electra.finetune.task_results import TaskResult
 from electra.metrics.rtd import entropy
+from electra.metrics.spread import share_interval
 from electra.progress import counted
 from electra.report.paper_points import ONE_ANSWER
 from electra.report.reading import Run, number
@@ -25,7 +26,9 @@ LEARNED_LOSS = 0.6
 TRUSTED_LOSS = 0.7
 """Of the MLM loss at the start: a generator above it samples nearly at random, and such tokens are easy to spot."""
 SURE_POINTS = 2.0
-"""Percentage points above one answer for every row that count as learning."""
+"""Percentage points above one answer for every row that count as learning, where the rows are many."""
+CORRELATIONS = ("spearman", "pearson", "matthews")
+"""Of answers that know nothing they are 0 with a standard deviation of 1 / sqrt(rows - 1)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,13 +240,16 @@ def _of_tuned(tuned: Tuned) -> Answer:
     base = one_answer(tuned, result)
     if base is not None:
         label, floor = base
-        return Answer(
-            word=_word(summary.median, floor, stuck),
-            reason=f"{figure}; always answering {label} gives {floor:.1f}{_stuck(stuck)}",
-        )
+        sure, doubt = _sure_score(result, floor)
+        word = _word(summary.median, floor, stuck, sure=sure)
+        doubt = doubt if summary.median >= floor + SURE_POINTS and word == PARTLY and not stuck else ""
+        return Answer(word=word, reason=f"{figure}; always answering {label} gives {floor:.1f}{doubt}{_stuck(stuck)}")
     if stuck:
         return Answer(word=NO, reason=figure + _stuck(stuck))
-    return Answer(word=YES if summary.median > SURE_POINTS else NO, reason=figure)
+    sure, doubt = _sure_score(result, 0.0)
+    if summary.median > sure:
+        return Answer(word=YES, reason=figure)
+    return Answer(word=NO, reason=figure + (doubt if summary.median > SURE_POINTS else ""))
 
 
 def one_answer(tuned: Tuned, result: TaskResult) -> tuple[str, float] | None:
@@ -262,10 +268,25 @@ def _dev_rows(result: TaskResult) -> str:
     return f"{rows:,} rows that it was not trained on" if rows else "rows that it was not trained on"
 
 
-def _word(score: float, floor: float, stuck: list[str]) -> str:
+def _sure_score(result: TaskResult, floor: float) -> tuple[float, str]:
+    """The score from which a task is above `floor` by more than the chance of its rows, and what to say below it."""
+    metric, score, rows = result.metrics[0], result.summary().median, result.rows.get("dev", 0)
+    sure = floor + SURE_POINTS
+    if metric in CORRELATIONS and rows > 1:
+        chance = 200 / math.sqrt(rows - 1)
+        return max(sure, floor + chance), f"; on so few rows chance alone gives up to {chance:.1f}"
+    if metric == "accuracy" and floor and rows and 0 <= score <= 100:
+        low, high = (100 * end for end in share_interval(round(score * rows / 100), rows))
+        doubt = f"; on so few rows that means {low:.0f} to {high:.0f} % of many more"
+        return sure if low > floor else math.inf, doubt
+    return sure, ""
+
+
+def _word(score: float, floor: float, stuck: list[str], *, sure: float | None = None) -> str:
+    """`sure` is the score that is enough; by default SURE_POINTS above the floor."""
     if score <= floor:
         return NO
-    return PARTLY if stuck or score < floor + SURE_POINTS else YES
+    return PARTLY if stuck or score < (floor + SURE_POINTS if sure is None else sure) else YES
 
 
 def _stuck(titles: list[str]) -> str:
