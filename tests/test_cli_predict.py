@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import one_process
+import pyarrow.parquet as parquet
 import pytest
 from click.testing import CliRunner, Result
 from model_folders import make_run
@@ -111,6 +112,24 @@ def test_columns(tmp_path: Path) -> None:
         said = rows(run("--model", tmp_path / "m", "--input", tmp_path / f"in.{kind}", *options))
         alike(said, of_table(wanted, "labels", columns))
     alike(rows(run("--model", tmp_path / "m", "--input", "-", given="\n".join("\t".join(p) for p in pairs))), wanted)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_a_table_keeps_its_numbers(form: str, tmp_path: Path) -> None:
+    """Those of the answer are rounded, as to seconds where the labels are such."""
+    loaded(tmp_path / "m", "regress", offset=1.65e9, scale=1e6)
+    own = {"text": "the dog", "price": 1234567.8915, "n": 0.1234567, "count": 2**53 - 1}
+    (tmp_path / "in.jsonl").write_text(json.dumps(own) + "\n")
+    out = tmp_path / f"out.{form}"
+    assert run("--model", tmp_path / "m", "--input", tmp_path / "in.jsonl", "--out", out).exit_code == 0
+    if form == "parquet":
+        (row,) = parquet.read_table(out).to_pylist()
+    else:
+        text = out.read_text()
+        (row,) = csv.DictReader(text.splitlines()) if form == "csv" else [json.loads(text)]
+    assert {name: type(own[name])(row[name]) for name in own} == own
+    (whole,) = predict(load_finetuned(tmp_path / "m"), ["the dog"])
+    assert float(row["prediction"]) == round(whole["value"]) != float(f"{whole['value']:.6g}")
 
 
 def test_answers_of_several_models_stand_side_by_side(tmp_path: Path) -> None:

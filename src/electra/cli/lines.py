@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import shlex
 import shutil
@@ -127,9 +128,9 @@ def text_chunks(source: str | None, column: str | None, texts: tuple[str, ...]) 
 
 
 def short(value: Any) -> Any:
-    """The value with its numbers rounded to six digits; more mean nothing."""
+    """The value with its numbers rounded to six digits, or to whole ones from a million on; more mean nothing."""
     if isinstance(value, float):
-        return float(f"{value:.6g}")
+        return float(round(value)) if 1e6 <= abs(value) < math.inf else float(f"{value:.6g}")
     if isinstance(value, dict):
         return {key: short(part) for key, part in value.items()}
     return [short(part) for part in value] if isinstance(value, list) else value

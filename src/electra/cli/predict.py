@@ -88,8 +88,9 @@ def command(
     for found in chunks:
         names = None if found.table is None else column_names(found.table)
         for number, prediction in enumerate(predict_rows(loaded, found.rows, batch_size=batch_size)):
-            row = prediction if found.table is None else table_row(found.table[number], prediction, about)
-            cells = [short(one) for one in ([row] if chosen == "jsonl" else flat_cells(row, about, names=names))]
+            answer = short(prediction)  # and not the table's own numbers
+            row = answer if found.table is None else table_row(found.table[number], answer, about)
+            cells = [row] if chosen == "jsonl" else flat_cells(row, about, names=names)
             kept += cells if out is not None else []
             for line in lines_of(cells, chosen, header=header) if out is None else ():
                 echo_data(line)

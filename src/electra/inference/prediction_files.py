@@ -120,7 +120,7 @@ def write_predictions(path: Path, rows: Sequence[Cells], form: Form) -> None:
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return repr(float(value)).removesuffix(".0")
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False, default=str)
     return "" if value is None else str(value)
