@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from electra.config.load import load
@@ -179,6 +179,7 @@ def test_defect_many_evaluations_and_saves_fit_into_the_budget() -> None:
 
 
 @given(step_s=st.floats(0.01, 2.0), evaluate_s=st.floats(0.0, 5.0), save_s=st.floats(0.0, 5.0))
+@example(step_s=0.32, evaluate_s=1.5, save_s=2.0)  # a save shortly before the end, long after the one before
 @settings(max_examples=15, deadline=None)
 def test_by_default_evaluations_and_saves_take_little_of_the_time(
     step_s: float, evaluate_s: float, save_s: float

@@ -67,11 +67,15 @@ class Interlude(Generic[Argument]):
 
     def future_s(self, step: int, more: int, *, step_s: float) -> float:
         """What it will take in a run that does so many steps more: after step `step` itself, later, and at the end."""
-        every = self._every
-        if every and self._seconds:
-            every *= max(1, math.ceil(self._wait_s / (every * step_s)))
-        before_the_end = (step + more - 1) // every - (step - 1) // every if every else 0
-        return self._last_s * before_the_end + max(self._last_s, self._at_end_s())
+        at_end_s = max(self._last_s, self._at_end_s())
+        if not self._every:
+            return at_end_s
+        wait = self._wait_s / step_s if self._seconds else 0.0
+        over = (self._elapsed() - self._ended_s) / step_s  # steps of the wait that are over
+        first = self._every * math.ceil((step + max(0.0, wait - over)) / self._every)
+        apart = self._every * max(1, math.ceil(wait / self._every))
+        before_the_end = max(0, (step + more - 1 - first) // apart + 1)
+        return self._last_s * before_the_end + at_end_s
 
     @property
     def _wait_s(self) -> float:
