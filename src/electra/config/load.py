@@ -49,17 +49,17 @@ def adjust(config: Root, *, file: Path | None = None, overrides: Iterable[str] =
 
     Where it is that of a run that has `begun`, its own `optim.warmup_steps`, given again, leave the warm-up as it is.
     """
-    layers = [read_toml(file, type(config))] if file is not None else []
-    layers.append(parse_overrides(overrides, type(config)))
-    own, values = flatten(config) if begun else {}, dict[str, Any]()
-    for flat in layers:
-        values.update(_exact_steps(flat, own))
-    return change(config, values)
+    own = flatten(config) if begun else {}
+    return change(config, given_keys(type(config), file=file, overrides=overrides, own=own))
 
 
-def given_keys(root: Any, *, file: Path | None = None, overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """The keys that a TOML file and `key=value` overrides name, with their values."""
-    return {**(read_toml(file, root) if file is not None else {}), **parse_overrides(overrides, root)}
+def given_keys(
+    root: Any, *, file: Path | None = None, overrides: Iterable[str] = (), own: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The keys that a TOML file and `key=value` overrides set, with their values; `own` are those of a begun run."""
+    layers = [read_toml(file, root)] if file is not None else []
+    layers.append(parse_overrides(overrides, root))
+    return {key: value for flat in layers for key, value in _exact_steps(flat, own).items()}
 
 
 def change(config: Root, values: Mapping[str, Any]) -> Root:
@@ -208,10 +208,10 @@ _WHERE_SET = {
 }
 
 
-def _exact_steps(flat: dict[str, Any], begun: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _exact_steps(flat: dict[str, Any], own: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Steps that someone asked for are taken as they are; so are those of runs before there was another limit."""
     asked, warmup = set(flat), "optim.warmup_steps"
-    if begun and flat.get(warmup) == begun.get(warmup):
+    if own and flat.get(warmup) == own.get(warmup):
         asked.discard(warmup)  # a run may have begun with a share that limits them, and keeps it
     return {**dict(limit for key, limit in _WHERE_SET.items() if key in asked), **flat}
 
